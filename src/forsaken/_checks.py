@@ -1,0 +1,55 @@
+"""Checks of settings that collect every problem and raise once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from forsaken.errors import SettingsError, UnknownNameError
+
+
+class Problems:
+    """Problems found in the settings of `owner`, raised together by `report`.
+
+    >>> found = Problems("Forsaken")
+    >>> found.number("penalty", -1.0, least=0.0)
+    >>> found.choice("distance", "logit", ("kl", "logits"))
+    >>> found.report()
+    Traceback (most recent call last):
+    ...
+    forsaken.errors.SettingsError: Forsaken: 2 problems
+      - penalty is -1.0, expected a number >= 0
+      - unknown distance 'logit'; did you mean 'logits'? (known: kl, logits)
+    """
+
+    def __init__(self, owner: str) -> None:
+        self.owner = owner
+        self.found: list[str] = []
+
+    def add(self, problem: str) -> None:
+        """Note a problem in the caller's own words."""
+        self.found.append(problem)
+
+    def number(self, name: str, value: object, *, least: float) -> None:
+        """Note unless `value` is a finite number of at least `least`."""
+        fits = isinstance(value, int | float) and not isinstance(value, bool)
+        if not fits or not math.isfinite(value) or value < least:  # type: ignore[arg-type,operator]
+            self.add(f"{name} is {value!r}, expected a number >= {least:g}")
+
+    def whole(self, name: str, value: object, *, least: int) -> None:
+        """Note unless `value` is a whole number of at least `least`."""
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            self.add(f"{name} is {value!r}, expected a whole number >= {least}")
+
+    def choice(self, name: str, value: object, known: Iterable[str]) -> None:
+        """Note unless `value` is one of `known`."""
+        choices = tuple(known)
+        if value not in choices:
+            self.add(str(UnknownNameError(name, value, choices)))
+
+    def report(self) -> None:
+        """Raise all problems as one `SettingsError`, if there are any."""
+        if self.found:
+            count = "1 problem" if len(self.found) == 1 else f"{len(self.found)} problems"
+            lines = "".join(f"\n  - {problem}" for problem in self.found)
+            raise SettingsError(f"{self.owner}: {count}{lines}")

@@ -1,0 +1,206 @@
+"""Samples: whatever the user hands over, read once into tensors that agree with each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import sparse
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from forsaken._random import torch_seed
+from forsaken.data.nest import Nest, concatenate, leaves, length, map_nest, shape_of
+from forsaken.errors import EmptyError, InputError
+
+_READ_BATCH = 256  # samples a dataset is asked for at a time
+_LABEL_KEYS = ("labels", "label")  # where dictionaries of inputs carry labels, as in Hugging Face datasets
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """n samples: inputs, a nest whose tensors all have n rows, and n labels where they are known.
+
+    >>> two = Samples.read((np.eye(2), [0, 1]), "forget")
+    >>> len(two), two.labels
+    (2, tensor([0, 1]))
+    """
+
+    inputs: Nest
+    labels: Tensor | None = None
+
+    def __len__(self) -> int:
+        return length(self.inputs)
+
+    def rows(self, index: Sequence[int] | np.ndarray[Any, Any] | Tensor) -> Samples:
+        """Return the samples at `index`, in that order."""
+        at = torch.as_tensor(np.asarray(index), dtype=torch.long)
+        labels = None if self.labels is None else self.labels[at]
+        return Samples(map_nest(lambda leaf: leaf[at], self.inputs), labels)
+
+    def batches(self, size: int | None) -> Iterator[Samples]:
+        """Return the samples in batches of at most `size`, in order; all at once for None."""
+        step = size or len(self)
+        for start in range(0, len(self), step):
+            part = slice(start, start + step)
+            labels = None if self.labels is None else self.labels[part]
+            yield Samples(map_nest(lambda leaf, part=part: leaf[part], self.inputs), labels)  # type: ignore[misc]
+
+    @classmethod
+    def read(cls, data: object, name: str, *, classes: np.ndarray[Any, Any] | None = None, seed: int = 0) -> Samples:
+        """Read what a user hands over as the set called `name`.
+
+        Parameters
+        ----------
+        data : tensor, array, nest, pair, Dataset or DataLoader
+            A pair ``(inputs, labels)`` is always read as such; everything else is inputs alone. A dictionary
+            may carry its labels under "labels" or "label". Items and batches of datasets and loaders are
+            read by the same rule.
+        name : str
+            What error messages call the set.
+        classes : array, optional
+            The class names that labels are looked up in; without it labels are class numbers.
+        seed : int
+            Makes a shuffling loader give the same order each time.
+        """
+        if isinstance(data, Samples):
+            return data
+        if isinstance(data, DataLoader) or _is_dataset(data):
+            with torch_seed(seed):
+                return _gather(data, name, classes)
+        return _from_memory(data, name, classes)
+
+
+def join(parts: Sequence[Samples]) -> Samples:
+    """Join samples of one shape; the labels are kept where every part has them."""
+    labels = [part.labels for part in parts if part.labels is not None]
+    inputs = concatenate([part.inputs for part in parts])
+    return Samples(inputs, torch.cat(labels) if len(labels) == len(parts) else None)
+
+
+def _is_dataset(data: object) -> bool:
+    plain = isinstance(data, Tensor | np.ndarray | dict | list | tuple | str | bytes) or sparse.issparse(data)
+    indexable = hasattr(data, "__getitem__") and hasattr(data, "__len__")
+    return isinstance(data, Dataset) or (not plain and indexable and not hasattr(data, "__array__"))
+
+
+def _gather(data: Any, name: str, classes: np.ndarray[Any, Any] | None) -> Samples:
+    if isinstance(data, DataLoader):
+        batches = data
+    else:
+        if not isinstance(data, IterableDataset) and len(data) == 0:
+            raise EmptyError(f"{name} is empty: its dataset has no items; give at least one sample")
+        batches = DataLoader(data, batch_size=_READ_BATCH)
+    parts = [_from_memory(_from_collated(batch), name, classes) for batch in batches]
+    if not parts:
+        raise EmptyError(f"{name} is empty: its loader gave no batch; give at least one sample")
+    shapes = {repr(shape_of(part.inputs)) for part in parts}
+    if len(shapes) > 1:
+        found = " and ".join(sorted(shapes)[:2])
+        raise InputError(
+            f"the batches of {name} hold samples of different shapes ({found}); "
+            "pad them to one length in the loader's collate_fn"
+        )
+    return join(parts)
+
+
+def _from_collated(batch: object) -> object:
+    # torch's collate turns the tuple of a dataset's item into a list
+    if not isinstance(batch, list | tuple):
+        return batch
+    if len(batch) == 1:
+        return batch[0]
+    return tuple(batch)
+
+
+def _from_memory(data: object, name: str, classes: np.ndarray[Any, Any] | None) -> Samples:
+    labels: object = None
+    if isinstance(data, tuple) and len(data) == 2:
+        data, labels = data
+    elif isinstance(data, dict):
+        key = next((key for key in _LABEL_KEYS if key in data), None)
+        if key is not None:
+            labels = data[key]
+            data = {other: part for other, part in data.items() if other != key}
+    inputs = _nest(data, name)
+    counts = {len(leaf) for leaf in leaves(inputs)}
+    if len(counts) > 1:
+        raise InputError(f"the inputs of {name} disagree on the number of samples: {sorted(counts)}")
+    if counts == {0}:
+        raise EmptyError(f"{name} is empty; give at least one sample")
+    _check_finite(inputs, name)
+    return Samples(inputs, None if labels is None else _labels(labels, length(inputs), name, classes))
+
+
+def _nest(data: object, name: str) -> Nest:
+    if isinstance(data, dict):
+        if not data:
+            raise EmptyError(f"{name} is an empty dictionary; give at least one input")
+        return {str(key): _nest(part, f"{name}[{key!r}]") for key, part in data.items()}
+    if isinstance(data, tuple):
+        if not data:
+            raise EmptyError(f"{name} is an empty tuple; give at least one input")
+        return tuple(_nest(part, f"{name}[{at}]") for at, part in enumerate(data))
+    return _tensor(data, name)
+
+
+def _tensor(data: object, name: str) -> Tensor:
+    if isinstance(data, Tensor):
+        leaf = data.detach()
+    elif sparse.issparse(data):
+        leaf = torch.from_numpy(data.toarray())  # type: ignore[attr-defined]
+    else:
+        if data is None or isinstance(data, str | bytes):
+            raise InputError(f"{name} is {data!r}, expected a tensor, an array, a nest of them or a dataset")
+        if isinstance(data, list) and any(isinstance(part, Tensor | dict | tuple) for part in data):
+            raise InputError(
+                f"{name} is a list of {type(data[0]).__name__}; stack the samples into one tensor, "
+                "or give the inputs of a model with several inputs as a tuple"
+            )
+        leaf = _from_array(data, name)
+    if leaf.dim() == 0:
+        raise InputError(f"{name} is a single number, expected an array whose first axis counts samples")
+    return leaf
+
+
+def _from_array(data: object, name: str) -> Tensor:
+    try:
+        array = np.asarray(data)
+    except ValueError as error:
+        raise InputError(f"{name} cannot be read as one array: {error}") from error
+    if array.dtype.kind not in "fiub":
+        raise InputError(f"{name} has dtype {array.dtype}, expected numbers; turn text or objects into numbers first")
+    if array.dtype.kind == "u" and array.dtype.itemsize > 1:
+        array = array.astype(np.int64)
+    return torch.from_numpy(np.array(array, copy=True, order="C"))
+
+
+def _check_finite(inputs: Nest, name: str) -> None:
+    for leaf in leaves(inputs):
+        if leaf.is_floating_point() and not bool(torch.isfinite(leaf).all()):
+            bad = (~torch.isfinite(leaf)).view(len(leaf), -1).any(1).nonzero()[:, 0].tolist()
+            raise InputError(
+                f"{name} holds NaN or infinite values in {len(bad)} of {len(leaf)} samples "
+                f"(first: sample {bad[0]}); clean or drop them"
+            )
+
+
+def _labels(labels: object, count: int, name: str, classes: np.ndarray[Any, Any] | None) -> Tensor:
+    array = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+    if array.ndim != 1 or (classes is None and array.dtype.kind not in "iub"):
+        raise InputError(
+            f"the labels of {name} have shape {array.shape} and dtype {array.dtype}, expected ({count},) class "
+            f"numbers; a pair is read as (inputs, labels): for a model with two inputs and no labels write "
+            f"((a, b), None), and turn one-hot labels into numbers with argmax"
+        )
+    if len(array) != count:
+        raise InputError(f"{name} has {count} samples but {len(array)} labels")
+    if classes is not None:
+        unknown = sorted({str(label) for label in array[~np.isin(array, classes)].tolist()})
+        if unknown:
+            raise InputError(f"the labels of {name} hold {unknown[:5]}, which the model does not know")
+        array = np.searchsorted(classes, array)
+    return torch.from_numpy(array.astype(np.int64))

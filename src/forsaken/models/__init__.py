@@ -1,0 +1,1 @@
+"""Networks, one training loop and one prediction pass."""

@@ -1,0 +1,152 @@
+"""From any model to logits: one adapter, one prediction pass.
+
+Everything downstream sees a float matrix of samples x classes with at least two columns, whatever the model
+returns and however it wants to be called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from forsaken.data.nest import Nest, map_nest
+from forsaken.data.samples import Samples
+from forsaken.errors import ModelError, NonFiniteError
+from forsaken.models.linear import LinearModel, is_estimator
+
+Forward: TypeAlias = Callable[[nn.Module, Any], Tensor]
+
+PREDICT_BATCH = 512  # samples a prediction pass takes at a time
+
+
+class LogitModel(nn.Module):
+    """A model seen as a function from a nest of inputs to logits (samples x classes).
+
+    Parameters
+    ----------
+    model : Module
+        Called with a tensor, with a dictionary's entries as keywords, or with a tuple's as arguments.
+    forward : callable, optional
+        ``forward(model, inputs)`` returns the logits, for a model that is called in another way or whose
+        output is not the logits themselves.
+    """
+
+    def __init__(self, model: nn.Module, forward: Forward | None = None) -> None:
+        super().__init__()
+        self.model = model
+        self.call = forward
+        dtypes = {p.dtype for p in model.parameters() if p.is_floating_point()}
+        self.dtype = dtypes.pop() if len(dtypes) == 1 else None
+        self.device = next((p.device for p in model.parameters()), torch.device("cpu"))
+
+    def place(self, inputs: Nest) -> Nest:
+        """Move inputs to the model's device, and floating-point ones to its one floating dtype."""
+
+        def move(leaf: Tensor) -> Tensor:
+            dtype = self.dtype if leaf.is_floating_point() else None
+            return leaf.to(device=self.device, dtype=dtype)
+
+        return map_nest(move, inputs)
+
+    def forward(self, inputs: Nest) -> Tensor:
+        """Return the logits of inputs that `place` has moved."""
+        if self.call is not None:
+            output: Any = self.call(self.model, inputs)
+        elif isinstance(inputs, dict):
+            output = self.model(**inputs)
+        elif isinstance(inputs, tuple):
+            output = self.model(*inputs)
+        else:
+            output = self.model(inputs)
+        if not isinstance(output, Tensor):
+            output = getattr(output, "logits", output)
+        return as_logits(output)
+
+
+def as_logits(output: object) -> Tensor:
+    """Return a model's output as samples x classes; a single column z becomes the classes (-z/2, z/2)."""
+    if not isinstance(output, Tensor):
+        raise ModelError(
+            f"the model returned {type(output).__name__}, expected a tensor of logits; say how to get them "
+            "with forward=lambda model, inputs: ..."
+        )
+    if output.dim() == 1:
+        output = output.unsqueeze(1)
+    if output.dim() != 2 or not output.is_floating_point() or output.shape[1] == 0:
+        raise ModelError(
+            f"the model returned shape {tuple(output.shape)} of {output.dtype}, expected logits of shape "
+            "(samples, classes); say how to get them with forward=lambda model, inputs: ..."
+        )
+    if output.shape[1] == 1:
+        output = torch.cat([-output / 2, output / 2], dim=1)
+    return output
+
+
+@contextmanager
+def evaluation(model: nn.Module) -> Iterator[None]:
+    """Put a model into evaluation mode; every module's own mode is given back."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def as_module(model: object) -> nn.Module:
+    """Return a module: the model itself, or a scikit-learn estimator's linear layer."""
+    if isinstance(model, nn.Module):
+        return model
+    if is_estimator(model):
+        return LinearModel(model)
+    raise ModelError(f"the model is a {type(model).__name__}, expected a torch.nn.Module or an estimator")
+
+
+def predict_logits(
+    model: object, data: object, *, forward: Forward | None = None, batch_size: int | None = PREDICT_BATCH
+) -> Tensor:
+    """Return the logits (samples x classes) of `data` on the CPU, in the model's dtype.
+
+    Parameters
+    ----------
+    model : Module or estimator
+        Its mode is given back as it was.
+    data : Samples, tensor, array, nest, Dataset or DataLoader
+        What to predict; labels are ignored.
+    forward, batch_size
+        See `LogitModel`; the samples of one pass.
+    """
+    adapter = LogitModel(as_module(model), forward)
+    samples = Samples.read(data, "the samples to predict")
+    with evaluation(adapter), torch.no_grad():
+        parts = [adapter(adapter.place(part.inputs)).cpu() for part in samples.batches(batch_size)]
+    logits = torch.cat(parts)
+    if len(logits) != len(samples):
+        raise ModelError(f"the model returned {len(logits)} rows of logits for {len(samples)} samples")
+    if not bool(torch.isfinite(logits).all()):
+        raise NonFiniteError("the model's logits are NaN or infinite for some samples; check its weights")
+    return logits
+
+
+def posteriors(model: object, data: object, *, forward: Forward | None = None) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Return the softmax of the logits, in float64, as an array (samples x classes).
+
+    >>> posteriors(nn.Identity(), torch.tensor([[0.0, 0.0], [0.0, 100.0]])).round(3).tolist()
+    [[0.5, 0.5], [0.0, 1.0]]
+    """
+    return predict_logits(model, data, forward=forward).double().softmax(1).numpy()
+
+
+def accuracy(model: object, data: object, *, forward: Forward | None = None) -> float:
+    """Return the share of samples whose largest logit is at their label."""
+    samples = Samples.read(data, "the labelled samples")
+    if samples.labels is None:
+        raise ModelError("accuracy needs labels; give (inputs, labels)")
+    right = predict_logits(model, samples, forward=forward).argmax(1) == samples.labels.cpu()
+    return float(right.double().mean())

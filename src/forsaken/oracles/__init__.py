@@ -1,0 +1,5 @@
+"""Who seems to be remembered: one file an oracle. HIGHER MEANS MEMBER, for every oracle."""
+
+from forsaken.oracles.shadow import OracleReport, ShadowOracle
+
+__all__ = ["OracleReport", "ShadowOracle"]

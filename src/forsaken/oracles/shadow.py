@@ -1,0 +1,170 @@
+"""The paper's membership oracle: a shadow model and gradient-boosted trees (Salem et al. 2019).
+
+A shadow model is trained like the target, on other data of the same kind. Its members and non-members are
+known, so trees can learn from its largest posteriors what a member looks like, and judge the target's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xgboost
+
+from forsaken._files import write_atomically
+from forsaken._random import checked_seed
+from forsaken.errors import OracleError
+from forsaken.models.logits import Forward, posteriors
+
+_FORMAT = "forsaken.shadow-oracle"
+_VERSION = 1
+_TOP = 3  # posteriors that the trees see, or all where there are fewer classes
+_THRESHOLD = 0.5
+_TREES = 100
+_SETTINGS = {"max_depth": 4, "eta": 0.1, "objective": "binary:logistic", "nthread": 1}
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class OracleReport:
+    """How well an oracle tells members from non-members, on samples where the truth is known."""
+
+    accuracy: float
+    precision: float
+    recall: float
+    balanced_accuracy: float
+    members: int
+    nonmembers: int
+
+    def to_dict(self) -> dict[str, float | int]:
+        """Return the numbers by name."""
+        return asdict(self)
+
+
+def top_posteriors(posterior: Array, count: int = _TOP) -> Array:
+    """Return each row's largest posteriors, from large to small: what a black-box oracle looks at.
+
+    >>> top_posteriors(np.array([[0.1, 0.6, 0.1, 0.2]])).tolist()
+    [[0.6, 0.2, 0.1]]
+    """
+    kept = min(count, posterior.shape[1])
+    return -np.sort(-posterior, axis=1)[:, :kept]
+
+
+class ShadowOracle:
+    """Black-box membership oracle. Higher scores mean member.
+
+    Examples
+    --------
+    >>> from torch import nn
+    >>> confident, unsure = np.diag([9.0] * 4), np.diag([1.0] * 4)
+    >>> oracle = ShadowOracle.fit(nn.Identity(), members=confident, nonmembers=unsure)
+    >>> oracle.is_member(nn.Identity(), np.array([[0.0, 8.9, 0.0, 0.0]]))
+    array([ True])
+    """
+
+    def __init__(self, booster: xgboost.Booster, classes: int) -> None:
+        self._booster = booster
+        self.classes = classes
+
+    @classmethod
+    def fit(
+        cls,
+        shadow_model: object,
+        *,
+        members: object,
+        nonmembers: object,
+        forward: Forward | None = None,
+        seed: int = 0,
+    ) -> ShadowOracle:
+        """Learn from a shadow model what a member's posteriors look like.
+
+        Parameters
+        ----------
+        shadow_model : Module or estimator
+            Trained like the target, on `members`.
+        members, nonmembers : tensor, array, nest, Dataset or DataLoader
+            What the shadow was and was not trained on; labels are ignored. Both weigh the same in all.
+        forward : callable, optional
+            How to call a model whose output is not the logits themselves.
+        seed : int
+            For the trees.
+        """
+        inside = posteriors(shadow_model, members, forward=forward)
+        outside = posteriors(shadow_model, nonmembers, forward=forward)
+        features = top_posteriors(np.concatenate([inside, outside]))
+        truth = np.repeat([1.0, 0.0], [len(inside), len(outside)])
+        # Without equal total weights the verdict would follow the shares of the two sets.
+        weights = np.repeat([0.5 / len(inside), 0.5 / len(outside)], [len(inside), len(outside)]) * len(truth)
+        data = xgboost.DMatrix(features, label=truth, weight=weights)
+        settings = _SETTINGS | {"seed": checked_seed(seed)}
+        return cls(xgboost.train(settings, data, num_boost_round=_TREES), inside.shape[1])
+
+    def score(self, model: object, samples: object, *, forward: Forward | None = None) -> Array:
+        """Return the probability of membership of each sample, a float64 array. Higher means member."""
+        posterior = posteriors(model, samples, forward=forward)
+        if posterior.shape[1] != self.classes:
+            raise OracleError(
+                f"the model has {posterior.shape[1]} classes, but the oracle's shadow model had {self.classes}; "
+                "fit an oracle on a shadow of this model"
+            )
+        return self.score_posteriors(posterior)
+
+    def score_posteriors(self, posterior: Array) -> Array:
+        """Return the probability of membership for rows of posteriors (samples x classes)."""
+        scores = self._booster.predict(xgboost.DMatrix(top_posteriors(posterior)))
+        return np.asarray(scores, dtype=np.float64)
+
+    def is_member(self, model: object, samples: object, *, forward: Forward | None = None) -> Array:
+        """Return the verdicts, a boolean array; true = member."""
+        return self.score(model, samples, forward=forward) > _THRESHOLD
+
+    def evaluate(
+        self, model: object, *, members: object, nonmembers: object, forward: Forward | None = None
+    ) -> OracleReport:
+        """Judge the oracle on samples of which the truth is known."""
+        inside = self.is_member(model, members, forward=forward)
+        outside = self.is_member(model, nonmembers, forward=forward)
+        hits, alarms = int(inside.sum()), int(outside.sum())
+        recall, specificity = hits / len(inside), 1 - alarms / len(outside)
+        return OracleReport(
+            accuracy=(hits + len(outside) - alarms) / (len(inside) + len(outside)),
+            precision=hits / (hits + alarms) if hits + alarms else 0.0,
+            recall=recall,
+            balanced_accuracy=(recall + specificity) / 2,
+            members=len(inside),
+            nonmembers=len(outside),
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the oracle as JSON."""
+        trees = json.loads(bytes(self._booster.save_raw(raw_format="json")))
+        content = {"format": _FORMAT, "version": _VERSION, "classes": self.classes, "trees": trees}
+        return write_atomically(path, json.dumps(content).encode())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> ShadowOracle:
+        """Read an oracle that `save` wrote. Nothing is unpickled."""
+        try:
+            content = json.loads(Path(path).read_bytes())
+        except OSError as error:
+            raise OracleError(f"cannot read {path}: {error.strerror}") from error
+        except ValueError as error:
+            raise OracleError(f"{path} is not an oracle: it is not JSON ({error})") from error
+        if not isinstance(content, dict) or content.get("format") != _FORMAT:
+            raise OracleError(f"{path} is not an oracle: expected JSON that ShadowOracle.save wrote")
+        if content.get("version") != _VERSION:
+            raise OracleError(f"{path} has version {content.get('version')!r}, this package reads {_VERSION}")
+        booster = xgboost.Booster()
+        try:
+            classes = int(content["classes"])
+            booster.load_model(bytearray(json.dumps(content["trees"]).encode()))
+        except (KeyError, TypeError, ValueError, xgboost.core.XGBoostError) as error:
+            raise OracleError(f"{path} is damaged: its trees cannot be read") from error
+        booster.set_param({"nthread": _SETTINGS["nthread"]})
+        return cls(booster, classes)

@@ -1,0 +1,217 @@
+"""What every unlearning method is: settings in the constructor, data in the call, judgement here."""
+
+from __future__ import annotations
+
+import copy
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar, final
+
+import torch
+from torch import nn
+
+from forsaken.errors import InputError, ModelError, NothingForgottenError
+from forsaken.models.linear import LinearModel, as_given
+from forsaken.models.logits import Forward, as_module, evaluation
+from forsaken.models.weights import fingerprint
+from forsaken.progress import reporter
+from forsaken.types import Progress
+from forsaken.unlearning.forsaken.mask import Mask
+from forsaken.unlearning.request import Request
+
+M = TypeVar("M")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One iteration of a method, for the curve."""
+
+    iteration: int
+    objective: float
+    distance: float
+    anchor: float
+    penalty: float
+    density: float
+    step: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Details:
+    """What a method reports of its run.
+
+    Attributes
+    ----------
+    stopped : str
+        Why it stopped: iterations, converged, calibrated, line-search or not-memorised.
+    iterations, evaluations : int
+        Steps taken; forward and backward passes over the request's data.
+    history : tuple of Step
+        One entry an iteration.
+    mask : Mask
+        What changed.
+    facts : dict
+        Numbers and names worth knowing, JSON-ready; `Forsaken` documents its own.
+    notes : tuple of str
+        Sentences for people: what was assumed or done in place of something that was not given.
+    """
+
+    stopped: str
+    iterations: int
+    evaluations: int
+    history: tuple[Step, ...]
+    mask: Mask
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Unlearned(Generic[M]):
+    """The result of a request: a new model of the same class, and how it came about.
+
+    Attributes
+    ----------
+    model : Module or estimator
+        The model that forgot, in the mode and on the device of the one handed over.
+    seconds : float
+        The method's own time, targets and importance included, with synchronised clocks.
+    method : str
+        The method with its settings.
+    details : Details
+        What the method reported; `mask`, `history`, `iterations`, `evaluations`, `stopped` and `notes` are short-cuts.
+    """
+
+    model: M
+    seconds: float
+    method: str
+    details: Details
+
+    @property
+    def mask(self) -> Mask:
+        """What changed. As sensitive as the memory itself: it can restore it."""
+        return self.details.mask
+
+    @property
+    def history(self) -> tuple[Step, ...]:
+        """One entry an iteration."""
+        return self.details.history
+
+    @property
+    def iterations(self) -> int:
+        """How many iterations were made."""
+        return self.details.iterations
+
+    @property
+    def evaluations(self) -> int:
+        """How many forward and backward passes were made."""
+        return self.details.evaluations
+
+    @property
+    def stopped(self) -> str:
+        """Why it stopped."""
+        return self.details.stopped
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was assumed, in sentences."""
+        return self.details.notes
+
+
+class Unlearner(ABC):
+    """An unlearning method. Subclasses take settings in the constructor and implement `run`."""
+
+    changes_weights = True
+
+    @abstractmethod
+    def run(self, student: nn.Module, request: Request) -> Details:
+        """Make `student`, a copy in evaluation mode, forget; report how it went."""
+
+    @final
+    def __call__(
+        self,
+        model: M,
+        forget: object,
+        reference: object = None,
+        retain: object = None,
+        *,
+        targets: object = None,
+        forward: Forward | None = None,
+        seed: int = 0,
+        progress: bool | Progress = False,
+    ) -> Unlearned[M]:
+        """Return a new model that has forgotten; the caller's model is never touched. See `forsaken.unlearn`."""
+        module = as_module(model)
+        _check_model(module)
+        classes = module.estimator.classes_ if isinstance(module, LinearModel) else None
+        with reporter(progress) as report:
+            request = Request.read(
+                forget,
+                reference,
+                retain,
+                targets=targets,
+                forward=forward,
+                seed=seed,
+                progress=report,
+                classes=classes,
+            )
+            student = _copy(module)
+            with evaluation(student), stopwatch(student) as clock:
+                details = self.run(student, request)
+        if self.changes_weights and details.stopped != "not-memorised" and fingerprint(student) == fingerprint(module):
+            raise NothingForgottenError(
+                f"{self!r} left every weight as it was, although the samples are memorised; {self.hint(details)}"
+            )
+        return Unlearned(as_given(student), clock.seconds, repr(self), details)
+
+    def hint(self, details: Details) -> str:
+        """Say what a user could change when nothing was forgotten."""
+        return f"it stopped because of {details.stopped!r}: report this as a bug"
+
+
+class Clock:
+    """Seconds that `stopwatch` measured."""
+
+    seconds: float = 0.0
+
+
+@contextmanager
+def stopwatch(model: nn.Module) -> Iterator[Clock]:
+    """Measure the seconds of a block, waiting for the model's device at both ends."""
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+
+    def now() -> float:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return time.perf_counter()
+
+    clock = Clock()
+    start = now()
+    yield clock
+    clock.seconds = now() - start
+
+
+def _copy(module: nn.Module) -> nn.Module:
+    try:
+        return copy.deepcopy(module)
+    except (RuntimeError, TypeError) as error:
+        raise ModelError(f"the model cannot be copied ({error}); give one that copy.deepcopy can copy") from error
+
+
+def _check_model(module: nn.Module) -> None:
+    devices = {p.device for p in module.parameters()}
+    if len(devices) > 1:
+        raise ModelError(f"the model lies on several devices ({sorted(map(str, devices))}); put it on one")
+    if torch.device("meta") in devices:
+        raise ModelError("the model's weights are on the meta device; load them first")
+    for name, child in module.named_modules():
+        if isinstance(child, nn.modules.batchnorm._BatchNorm) and not child.track_running_stats:
+            raise ModelError(
+                f"{name or 'the model'} is a batch-norm without running statistics: a sample's posterior would depend "
+                "on the samples beside it; train with track_running_stats=True"
+            )
+    for name, p in module.named_parameters():
+        if not bool(torch.isfinite(p).all()):
+            raise InputError(f"parameter {name} holds NaN or infinite weights; load an intact checkpoint")

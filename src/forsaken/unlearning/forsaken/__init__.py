@@ -1,0 +1,1 @@
+"""The paper's method, and where it goes beyond the paper."""

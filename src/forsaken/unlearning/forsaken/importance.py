@@ -1,0 +1,115 @@
+"""ω: how much each parameter matters to the samples that are to be kept (Eq. penalty_omega).
+
+ω_d = mean over D_0 of |∂ loss(x) / ∂θ_d|, the absolute value *inside* the mean: gradients are taken sample by
+sample. A batch gradient would let samples cancel each other and depend on the batch size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.func import grad, vmap
+
+from forsaken.data.nest import map_nest
+from forsaken.data.samples import Samples
+from forsaken.errors import InputError, NonFiniteError
+from forsaken.types import Progress, Tick
+from forsaken.unlearning.forsaken.space import ParameterSpace
+from forsaken.unlearning.forsaken.targets import centre
+
+_CHUNK_NUMBERS = 2**25  # gradient entries held at once: 128 MiB in float32
+
+
+def logit_energy(logits: Tensor, label: Tensor) -> Tensor:  # noqa: ARG001 (one signature for all losses)
+    """½ Σ c(z)², c subtracts the mean over the classes. It does not vanish on memorised samples."""
+    return 0.5 * centre(logits).square().sum()
+
+
+def cross_entropy(logits: Tensor, label: Tensor) -> Tensor:
+    """Return the paper's loss; nearly zero, and so are its gradients, on samples known by heart."""
+    return torch.nn.functional.cross_entropy(logits, label)
+
+
+LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"logits": logit_energy, "loss": cross_entropy}
+
+
+def importance(space: ParameterSpace, samples: Samples, kind: str, progress: Progress) -> Tensor:
+    """Return ω, shape (d,), from per-sample gradients at the current θ.
+
+    Parameters
+    ----------
+    space : ParameterSpace
+        The parameters; the model must be in evaluation mode.
+    samples : Samples
+        D_0, with labels for ``kind="loss"``.
+    kind : {"logits", "loss"}
+        Whose gradient: of the logits' energy, or of the cross-entropy as in the paper.
+    progress : callable
+        Told about the samples done.
+
+    Notes
+    -----
+    Gradients of several samples at once need (samples x d) numbers, so they are taken in chunks. Layers that
+    `torch.func.vmap` cannot batch (recurrent ones, for example) are taken sample by sample, with the same result.
+    """
+    loss = LOSSES[kind]
+    labels = samples.labels
+    if labels is None:
+        if kind == "loss":
+            raise InputError(
+                'importance="loss" needs labels of the retain samples; give retain=(inputs, labels), '
+                'or importance="logits"'
+            )
+        labels = torch.zeros(len(samples), dtype=torch.long)
+    adapter = space.adapter
+    labels = labels.to(adapter.device)
+    detached = {name: part.detach() for name, part in space.parts.items()}
+
+    def one(parts: dict[str, Tensor], inputs: object, label: Tensor) -> Tensor:
+        single = map_nest(lambda leaf: leaf.unsqueeze(0), inputs)  # type: ignore[arg-type]
+        return loss(space.logits(single, parts), label.unsqueeze(0))
+
+    together = vmap(grad(one), in_dims=(None, 0, 0))
+    total = torch.zeros(space.size, dtype=space.dtype, device=adapter.device)
+    size = max(1, min(len(samples), _CHUNK_NUMBERS // max(1, space.size)))
+    done = 0
+    batched = size > 1
+    while done < len(samples):
+        part = samples.rows(range(done, min(done + (size if batched else 1), len(samples))))
+        inputs, label = adapter.place(part.inputs), labels[done : done + len(part)]
+        if batched:
+            try:
+                gradients = together(detached, inputs, label)
+            except RuntimeError:  # vmap knows no rule for a layer; what is truly wrong shows again below
+                batched = False
+                continue
+            _add(total, space, [gradients[name].abs().sum(0) for name in space.parts])
+        else:
+            leaves = list(space.parts.values())
+            value = loss(space.logits(inputs), label)
+            found = torch.autograd.grad(value, leaves, allow_unused=True)
+            _add(
+                total,
+                space,
+                [None if g is None else (g.to_dense() if g.is_sparse else g).abs() for g in found],
+            )
+        done += len(part)
+        progress(Tick("importance", done, len(samples)))
+    omega = total / len(samples)
+    if not bool(torch.isfinite(omega).all()):
+        raise NonFiniteError("the importance of some parameters is NaN or infinite; check the model's weights")
+    return omega
+
+
+def _add(total: Tensor, space: ParameterSpace, gradients: list[Tensor | None]) -> None:
+    for cut, gradient in zip(space.slices.values(), gradients, strict=True):
+        if gradient is not None:
+            total[cut] += gradient.reshape(-1)
+
+
+def scaled(omega: Tensor) -> Tensor:
+    """Return ω / mean ω + 0.01: on the scale of 1 whatever the model, and nowhere zero; 1 where ω is all zero."""
+    mean = omega.mean()
+    return torch.where(mean > 0, omega / mean.clamp_min(torch.finfo(omega.dtype).tiny) + 0.01, torch.ones_like(omega))

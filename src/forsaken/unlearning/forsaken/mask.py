@@ -1,0 +1,180 @@
+"""The mask gradient μ as a value of its own: save it, apply it, undo it.
+
+Whoever holds a mask and the new weights can restore the memory: a mask is as sensitive as what was forgotten. Delete
+it once it is no longer needed (the paper's last step), or save it without the part that undoes it.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from forsaken._files import write_atomically
+from forsaken.errors import MaskError
+from forsaken.models.linear import as_given
+from forsaken.models.logits import as_module
+from forsaken.models.weights import fingerprint
+
+_FORMAT = "forsaken.mask"
+_VERSION = "1"
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """The changed entries of one parameter: where (flat positions), by how much, and what stood there."""
+
+    index: Tensor
+    mu: Tensor
+    original: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """μ where the new weights differ from the old ones, bit for bit. θ_new = θ_0 − μ.
+
+    Attributes
+    ----------
+    entries : dict of str to Entries
+        By parameter name; parameters that did not change are left out.
+    trainable : int
+        The number of trainable parameters of the model, the denominator of `density`.
+    base, new : str
+        Fingerprints of the weights before and after.
+    settings : dict
+        The settings of the method that made it.
+    """
+
+    entries: Mapping[str, Entries]
+    trainable: int
+    base: str
+    new: str
+    settings: Mapping[str, Any]
+
+    def __len__(self) -> int:
+        return sum(part.index.numel() for part in self.entries.values())
+
+    def __repr__(self) -> str:
+        undo = "revertible" if self.revertible else "not revertible"
+        return f"Mask({len(self)} of {self.trainable} entries, density {self.density:.4f}, {undo})"
+
+    @property
+    def density(self) -> float:
+        """The share of all trainable parameters that changed."""
+        return len(self) / self.trainable
+
+    @property
+    def revertible(self) -> bool:
+        """Whether the original values are still here."""
+        return all(part.original is not None for part in self.entries.values())
+
+    def apply(self, model: Any) -> Any:
+        """Return a new model with the mask applied; the model must have exactly the base weights."""
+        module = as_module(model)
+        self._expect(module, self.base, "the mask was made for other weights")
+
+        def moved(weights: Tensor, part: Entries) -> Tensor:
+            work = weights.to(part.mu.dtype) - part.mu.to(weights.device)
+            return work.to(weights.dtype)
+
+        return self._changed(module, moved, self.new)
+
+    def revert(self, model: Any) -> Any:
+        """Return a new model with the exact original weights; the model must have exactly the new weights."""
+        if not self.revertible:
+            raise MaskError(
+                "this mask was saved without the original values (revertible=False), so it cannot be undone; "
+                "use the original checkpoint"
+            )
+        module = as_module(model)
+        self._expect(module, self.new, "these are not the weights that the mask produced")
+        return self._changed(module, lambda weights, part: part.original.to(weights), self.base)
+
+    def _expect(self, module: nn.Module, wanted: str, problem: str) -> None:
+        found = fingerprint(module)
+        if found != wanted:
+            raise MaskError(
+                f"{problem}: the model's fingerprint is {found[:12]}..., expected {wanted[:12]}...; nothing was changed"
+            )
+
+    def _changed(self, module: nn.Module, act: Any, wanted: str) -> Any:
+        twin = copy.deepcopy(module)
+        named = dict(twin.named_parameters())
+        with torch.no_grad():
+            for name, part in self.entries.items():
+                flat = named[name].data.reshape(-1)
+                index = part.index.to(device=flat.device, dtype=torch.long)
+                flat[index] = act(flat[index], part)
+                named[name].data.copy_(flat.view_as(named[name]))
+        if fingerprint(twin) != wanted:
+            raise MaskError("the mask is damaged: applying it does not give the weights it names; nothing was changed")
+        return as_given(twin)
+
+    def save(self, path: str | os.PathLike[str], *, revertible: bool = True) -> Path:
+        """Write the mask as safetensors.
+
+        Parameters
+        ----------
+        path : path
+            The file to write, in one step.
+        revertible : bool
+            Whether to keep the original values of the changed entries. With them the file alone restores the memory
+            bit for bit; without them it still restores it to rounding, since it holds μ.
+        """
+        tensors: dict[str, Tensor] = {}
+        for name, part in self.entries.items():
+            tensors[f"index/{name}"] = part.index.cpu()
+            tensors[f"mu/{name}"] = part.mu.cpu()
+            if revertible and part.original is not None:
+                tensors[f"original/{name}"] = part.original.cpu()
+        about = {
+            "format": _FORMAT,
+            "version": _VERSION,
+            "base": self.base,
+            "new": self.new,
+            "trainable": str(self.trainable),
+            "settings": json.dumps(dict(self.settings)),
+        }
+        return write_atomically(path, safetensors.torch.save(tensors, metadata=about))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Mask:
+        """Read a mask that `save` wrote. Nothing is unpickled."""
+        try:
+            with safetensors.safe_open(os.fspath(path), framework="pt") as file:
+                about = file.metadata() or {}
+                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
+        except FileNotFoundError as error:
+            raise MaskError(f"there is no mask file {path}") from error
+        except (safetensors.SafetensorError, OSError) as error:
+            raise MaskError(f"{path} is not a mask: it is not a readable safetensors file ({error})") from error
+        if about.get("format") != _FORMAT:
+            raise MaskError(f"{path} is a safetensors file but not a mask; expected one that Mask.save wrote")
+        if about.get("version") != _VERSION:
+            raise MaskError(f"{path} has version {about.get('version')!r}, this package reads {_VERSION!r}")
+        try:
+            return _from_file(about, tensors)
+        except (KeyError, ValueError) as error:
+            raise MaskError(f"{path} is damaged: {error}") from error
+
+
+def _from_file(about: Mapping[str, str], tensors: Mapping[str, Tensor]) -> Mask:
+    entries = {}
+    for key, index in tensors.items():
+        kind, _, name = key.partition("/")
+        if kind == "index":
+            part = Entries(index, tensors[f"mu/{name}"], tensors.get(f"original/{name}"))
+            others = [part.mu] if part.original is None else [part.mu, part.original]
+            if any(index.shape != other.shape or index.dim() != 1 for other in others):
+                raise ValueError(f"the entries of {name} disagree in number")
+            entries[name] = part
+    return Mask(entries, int(about["trainable"]), about["base"], about["new"], json.loads(about["settings"]))

@@ -1,0 +1,298 @@
+"""Forsaken: mask gradients that make a trained classifier forget (Liu et al., "Learn to Forget", and beyond).
+
+minimise over ν:   dist(D) + β · anchor(D_0) + λ Σ w|ν|        θ = θ_0 − s ⊙ ν,   s = (ω / mean ω + 0.01)^(−p)
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from forsaken._checks import Problems
+from forsaken._random import generator
+from forsaken.data.samples import Samples, join
+from forsaken.errors import NonFiniteError
+from forsaken.models.logits import LogitModel, predict_logits
+from forsaken.types import Tick
+from forsaken.unlearning.base import Details, Step, Unlearner
+from forsaken.unlearning.forsaken import aims
+from forsaken.unlearning.forsaken.importance import LOSSES, importance, scaled
+from forsaken.unlearning.forsaken.lbfgs import lbfgs
+from forsaken.unlearning.forsaken.mask import Mask
+from forsaken.unlearning.forsaken.objective import DISTANCES, Objective
+from forsaken.unlearning.forsaken.owlqn import owlqn
+from forsaken.unlearning.forsaken.record import mask_of
+from forsaken.unlearning.forsaken.search import Point
+from forsaken.unlearning.forsaken.space import Filter, ParameterSpace
+from forsaken.unlearning.forsaken.targets import centre
+from forsaken.unlearning.request import Request
+
+OPTIMISERS = {"lbfgs": lbfgs, "owlqn": owlqn}
+WEIGHTS = ("importance", "importance-raw", "none")
+STOPS = ("calibrated", "converged", "none")
+_SETTLED, _SPAN = 1e-4, 5  # converged: the objective changed by less than this share over so many iterations
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forsaken(Unlearner):
+    """Forget by a sparse mask gradient. Call it with the data; see `forsaken.unlearn`.
+
+    Parameters
+    ----------
+    target : {"class-mean", "corrected", "uniform"}
+        Where the posteriors of the forgotten samples should go. "class-mean": the mean posterior of the references that
+        the model puts into the same class. "corrected": that of the references of the sample's true class, for
+        poisoned samples; references and forget samples come with true labels. "uniform": 1/p in every class. Targets
+        handed in sample by sample (``targets=`` of the call) come before it.
+    distance : {"logits", "kl", "kl-reverse"}
+        The mean squared distance of centred logits; KL(P ‖ posterior), the paper's; KL(posterior ‖ P).
+    penalty : float
+        λ. It multiplies a sum over parameters, while the distance is a mean; `facts` of the result tell λ_max, above
+        which nothing moves, and λ / λ_max.
+    weights : {"none", "importance", "importance-raw"}
+        w, the weights of the L1 term: 1; ω / mean ω + 0.01; ω itself, as the paper has it.
+    power : float
+        p, the power of ω in the coordinates; 0 switches them off.
+    anchor : float
+        β, how strongly retain samples are held where they were.
+    anchor_references : int
+        How many references, at most, are held as well. They are non-members, so they cost no training data.
+    importance : {"logits", "loss"}
+        ω from the gradients of the logits' energy, or of the cross-entropy as in the paper, which needs labels.
+    optimiser : {"owlqn", "lbfgs"}
+        Orthant-wise L-BFGS, which treats the L1 term exactly and leaves exact zeros; torch's L-BFGS, the paper's.
+    iterations, history : int
+        The most iterations T; the pairs m that the optimiser remembers.
+    stop : {"converged", "calibrated", "none"}
+        Stop early when the objective settles (by less than 1e-4 of itself over 5 iterations); when the forgotten
+        samples are as near to their targets as held-out references are to theirs; never.
+    parameters : str, sequence of str, or callable, optional
+        Which trainable parameters may change: names or shell patterns such as "layer4.*", or ``f(name, parameter)``.
+    batch_size : int, optional
+        Samples in a forward pass; by default all at once. The result is the same to rounding.
+
+    Notes
+    -----
+    Memory: about (2m + 8) numbers for each parameter that can move (a share of them with the default penalty, all
+    without) and 8 for every chosen parameter, plus the activations of one batch. Where that is too much, lower
+    `history`, choose fewer `parameters` or give a `batch_size`.
+    """
+
+    target: str = "class-mean"
+    distance: str = "logits"
+    penalty: float = 1e-3
+    weights: str = "none"
+    power: float = 0.25
+    anchor: float = 1.0
+    anchor_references: int = 300
+    importance: str = "logits"
+    optimiser: str = "owlqn"
+    iterations: int = 60
+    history: int = 10
+    stop: str = "converged"
+    parameters: Filter | None = None
+    batch_size: int | None = None
+
+    def __post_init__(self) -> None:
+        found = Problems("Forsaken")
+        found.choice("target", self.target, aims.TARGETS)
+        found.choice("distance", self.distance, DISTANCES)
+        found.choice("weights", self.weights, WEIGHTS)
+        found.choice("importance", self.importance, LOSSES)
+        found.choice("optimiser", self.optimiser, OPTIMISERS)
+        found.choice("stop", self.stop, STOPS)
+        for name in ("penalty", "power", "anchor"):
+            found.number(name, getattr(self, name), least=0)
+        for name, least in (("iterations", 1), ("history", 1), ("anchor_references", 0)):
+            found.whole(name, getattr(self, name), least=least)
+        if self.batch_size is not None:
+            found.whole("batch_size", self.batch_size, least=1)
+        if self.stop == "calibrated" and self.target == "uniform":
+            found.add('stop="calibrated" needs references to calibrate on, so a target other than "uniform"')
+        found.report()
+
+    @classmethod
+    def paper(cls) -> Forsaken:
+        """Return the paper's configuration: Eq. g_op_problem_improved_improved with L-BFGS, λ = 10 and T = 60."""
+        return cls(
+            target="class-mean",
+            distance="kl",
+            penalty=10.0,
+            weights="importance-raw",
+            power=0.0,
+            anchor=0.0,
+            anchor_references=0,
+            importance="loss",
+            optimiser="lbfgs",
+            iterations=60,
+            stop="none",
+        )
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings by name, JSON-ready."""
+        plain = asdict(self)
+        if callable(self.parameters):
+            plain["parameters"] = repr(self.parameters)
+        return plain
+
+    def run(self, student: nn.Module, request: Request) -> Details:
+        """Find μ and apply it to `student`. See `Unlearner.run`."""
+        adapter = LogitModel(student, request.forward)
+        space = ParameterSpace(adapter, self.parameters)
+        with _prepared(student):
+            return self._run(student, space, request)
+
+    def _run(self, student: nn.Module, space: ParameterSpace, request: Request) -> Details:
+        def logits(samples: Samples) -> Tensor:
+            return predict_logits(student, samples, forward=request.forward, batch_size=self.batch_size or 512)
+
+        aim = aims.aim(self.target, DISTANCES[self.distance], request, logits)
+        facts: dict[str, Any] = {"target": aim.name, "distance_before": aim.before, "calibrated": aim.bound}
+        notes = list(aim.notes)
+        if not aim.memorised:
+            notes.append("the forget samples are already as far from memorised as the references: nothing was changed")
+            mask = mask_of(space, torch.zeros_like(space.start), student, self.settings)
+            return Details("not-memorised", 0, 0, (), mask, facts | {"distance_after": aim.before}, tuple(notes))
+
+        guard = request.retain if request.retain is not None else request.reference
+        facts["importance_from"] = _source(request)
+        notes += _source_notes(request)
+        omega = self._omega(space, guard, request)
+        scale = torch.ones_like(space.start) if omega is None else scaled(omega) ** (-self.power)
+        weight = self._weights(omega, scale)
+        anchors = self._anchors(request)
+        facts["anchors"] = 0 if anchors is None else len(anchors)
+        objective = Objective(
+            space,
+            scale,
+            request.forget,
+            aim.logits,
+            anchors,
+            None if anchors is None else centre(logits(anchors).double()),
+            distance=self.distance,
+            beta=self.anchor,
+            batch_size=self.batch_size,
+        )
+        gradient = torch.empty_like(space.start)
+        start = objective(gradient)
+        if not math.isfinite(start.value) or not bool(torch.isfinite(gradient).all()):
+            raise NonFiniteError(
+                f"the objective is {start.value} at the weights handed over, or its gradient is not finite; "
+                "check the model and the targets"
+            )
+        largest = float((gradient.abs() / weight).max())
+        facts["penalty_max"] = largest if math.isfinite(largest) else None
+        facts["penalty_share"] = self.penalty / largest if math.isfinite(largest) and largest > 0 else None
+        history: list[Step] = []
+        found = OPTIMISERS[self.optimiser](
+            objective,
+            start.value,
+            gradient,
+            weight * self.penalty,
+            iterations=self.iterations,
+            history=self.history,
+            watch=self._watch(history, aim.bound, space.trainable, request),
+        )
+        mask = mask_of(space, scale * found.nu, student, self.settings)
+        facts["distance_after"] = history[-1].distance if history else start.distance
+        return Details(
+            found.stopped, found.iterations, objective.evaluations, tuple(history), mask, facts, tuple(notes)
+        )
+
+    def _omega(self, space: ParameterSpace, guard: Samples | None, request: Request) -> Tensor | None:
+        if guard is None or (self.power == 0 and self.weights == "none"):
+            return None
+        return importance(space, guard, self.importance, request.progress)
+
+    def _weights(self, omega: Tensor | None, like: Tensor) -> Tensor:
+        if omega is None or self.weights == "none":
+            return torch.ones_like(like)
+        return omega if self.weights == "importance-raw" else scaled(omega)
+
+    def _anchors(self, request: Request) -> Samples | None:
+        if self.anchor == 0:
+            return None
+        parts = [] if request.retain is None else [request.retain]
+        if request.reference is not None and self.anchor_references:
+            order = generator(request.seed, 11).permutation(len(request.reference))
+            parts.append(request.reference.rows(order[: self.anchor_references]))
+        return join([Samples(part.inputs) for part in parts]) if parts else None
+
+    def _watch(self, history: list[Step], bound: float | None, trainable: int, request: Request) -> Any:
+        begun = time.perf_counter()
+
+        def watch(point: Point) -> str | None:
+            history.append(
+                Step(
+                    point.iteration,
+                    point.objective,
+                    point.smooth.distance,
+                    point.smooth.anchor,
+                    point.penalty,
+                    point.nonzero / trainable,
+                    point.step,
+                    time.perf_counter() - begun,
+                )
+            )
+            request.progress(Tick("forget", point.iteration, self.iterations, f"objective {point.objective:.4g}"))
+            if self.stop == "calibrated" and bound is not None and point.smooth.distance <= bound:
+                return "calibrated"
+            if self.stop == "converged" and len(history) > _SPAN:
+                earlier = history[-1 - _SPAN].objective
+                if abs(earlier - point.objective) < _SETTLED * abs(point.objective):
+                    return "converged"
+            return None
+
+        return watch
+
+    def hint(self, details: Details) -> str:
+        """Say how the penalty stands to the largest that moves anything."""
+        largest = details.facts.get("penalty_max")
+        return f"the penalty λ is {self.penalty:g} and λ_max is {largest:.3g}; give a penalty well below it"
+
+
+def _source(request: Request) -> str:
+    if request.retain is not None:
+        return "retain"
+    return "none" if request.reference is None else "reference"
+
+
+def _source_notes(request: Request) -> list[str]:
+    return {
+        "retain": [],
+        "reference": ["no retain samples were given: importance and anchor come from the references"],
+        "none": ["neither retain nor reference samples were given: nothing holds the other samples in place"],
+    }[_source(request)]
+
+
+@contextmanager
+def _prepared(student: nn.Module) -> Iterator[None]:
+    """Freeze the copy's own parameters (θ takes their place), and choose kernels that can do what is asked."""
+    flags = [(p, p.requires_grad) for p in student.parameters()]
+    on_gpu = any(p.device.type == "cuda" for p, _ in flags)
+    recurrent = any(isinstance(module, nn.RNNBase) for module in student.modules())
+    # cuDNN has no backward pass for recurrent layers in evaluation mode; the native kernels have.
+    kernels = (
+        torch.backends.cudnn.flags(enabled=not recurrent, benchmark=False, deterministic=True)
+        if on_gpu
+        else nullcontext()
+    )
+    try:
+        for p, _ in flags:
+            p.requires_grad_(False)
+        with kernels:
+            yield
+    finally:
+        for p, flag in flags:
+            p.requires_grad_(flag)
+
+
+__all__ = ["Forsaken", "Mask"]

@@ -1,0 +1,251 @@
+"""OWL-QN: orthant-wise L-BFGS, for a smooth function plus an L1 term (Andrew and Gao 2007).
+
+    minimise over ν:   f(ν) + Σ_d l_d |ν_d|,     f smooth, l_d = λ w_d >= 0
+
+The L1 term is treated exactly: entries of ν are exactly zero unless moving them pays. Pure functions first.
+
+Work and memory follow the *working set* W: the coordinates that can move. Outside it ν is zero and |∂f| <= l, so the
+pseudo-gradient is zero and so is every step. A coordinate that becomes free joins W with an empty history, so that
+its first step is along the scaled gradient; when half of W has come to rest at zero, that half leaves it. Only finding
+newcomers needs all d numbers. Besides being cheaper, curvature that is measured where steps are taken converges
+faster: on the Reuters benchmark 60 iterations reach a lower objective than with history over all of d.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from forsaken.unlearning.forsaken.search import Found, Point, Smooth, Watch
+
+ARMIJO = 1e-4
+HALVINGS = 10
+FIRST_STEP = 0.1  # over the pseudo-gradient's norm, where there is no history to scale by
+PRUNE = 0.5  # the working set is pruned when fewer than this share of it can move
+CURVATURE = 1e-10  # a pair is kept if sᵀy > CURVATURE yᵀy
+
+
+def pseudo_gradient(nu: Tensor, gradient: Tensor, penalty: Tensor) -> Tensor:
+    """Return the steepest one-sided slope of f + Σ l|ν|: zero where neither direction descends.
+
+    >>> z, l = torch.zeros(3), torch.ones(3)
+    >>> pseudo_gradient(z, torch.tensor([-3.0, 0.5, 3.0]), l)
+    tensor([-2.,  0.,  2.])
+    >>> pseudo_gradient(torch.tensor([1.0, -1.0, 0.0]), torch.zeros(3), l)
+    tensor([ 1., -1.,  0.])
+    """
+    shrunk = gradient - gradient.clamp(-penalty, penalty)
+    return torch.where(nu == 0, shrunk, gradient + penalty * nu.sign())
+
+
+def align(direction: Tensor, slope: Tensor) -> Tensor:
+    """Zero the entries of a direction that do not descend, in place.
+
+    >>> align(torch.tensor([1.0, -1.0, 1.0]), torch.tensor([-1.0, -1.0, 0.0]))
+    tensor([1., 0., 0.])
+    """
+    return direction.masked_fill_(direction * slope >= 0, 0)
+
+
+def into_orthant(point: Tensor, orthant: Tensor) -> Tensor:
+    """Zero the entries of a point that left the orthant, in place.
+
+    >>> into_orthant(torch.tensor([1.0, -1.0, 2.0]), torch.tensor([1.0, 1.0, 0.0]))
+    tensor([1., 0., 0.])
+    """
+    return point.masked_fill_(point * orthant <= 0, 0)
+
+
+class History:
+    """The last m pairs (s, y) over the working set, and the inverse Hessian that they imply.
+
+    Preallocated as one (2m, capacity) matrix: m rows of s, m rows of y. The two-loop recursion is done in matrix
+    form (Byrd, Nocedal and Schnabel 1994), so that a direction reads the matrix twice and no more:
+
+        H v = γ v + Sᵀa + Yᵀb,   u = R⁻¹ S v,   a = R⁻ᵀ (D u + γ Y Yᵀ u − γ Y v),   b = −γ u
+
+    with R the upper triangle of S Yᵀ, D its diagonal and γ = sᵀy / yᵀy of the newest pair.
+    """
+
+    def __init__(self, length: int, like: Tensor) -> None:
+        self.length = length
+        self.pairs = like.new_zeros(2 * length, like.numel())
+        self.size = like.numel()
+        self.order: list[int] = []  # slots from the oldest to the newest pair
+        small = {"dtype": torch.float64, "device": like.device}
+        self.products = torch.zeros(2 * length, length, **small)  # type: ignore[call-overload]
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def clear(self) -> None:
+        """Forget all pairs."""
+        self.order.clear()
+
+    def grow(self, size: int) -> None:
+        """Make room for a larger working set; old pairs are zero on the newcomers."""
+        if size > self.pairs.shape[1]:
+            wider = self.pairs.new_zeros(len(self.pairs), max(size, self.pairs.shape[1] * 3 // 2))
+            wider[:, : self.size] = self.pairs[:, : self.size]
+            self.pairs = wider
+        self.size = size
+
+    def shrink(self, kept: Tensor) -> None:
+        """Keep only the coordinates at `kept`; pairs whose curvature goes with the others are dropped."""
+        m = self.length
+        self.pairs = self.pairs[:, : self.size].index_select(1, kept)
+        self.size = len(kept)
+        self.products = (self.pairs @ self.pairs[m:].T).double()
+        curved = (self.products[:m].diagonal() > CURVATURE * self.products[m:].diagonal()).tolist()
+        self.order = [slot for slot in self.order if curved[slot]]
+
+    def add(self, s: Tensor, y: Tensor) -> None:
+        """Put a pair in the place of the oldest."""
+        m = self.length
+        slot = self.order.pop(0) if len(self.order) == m else min(set(range(m)) - set(self.order))
+        self.pairs[slot, : self.size] = s
+        self.pairs[m + slot, : self.size] = y
+        self.order.append(slot)
+        column = (self.pairs[:, : self.size] @ y).double()
+        self.products[:, slot] = column  # s_i · y_slot, then y_i · y_slot
+        self.products[m:, slot] = self.products[m + slot, :] = column[m:]
+
+    def times(self, vector: Tensor) -> Tensor:
+        """Return H · vector; the vector itself where there is no pair."""
+        if not self.order:
+            return vector.clone()
+        m = self.length
+        kept = torch.tensor(self.order, device=vector.device)
+        pairs = self.pairs[:, : self.size]
+        onto = (pairs @ vector).double()
+        crossed = self.products[kept][:, kept]  # S Yᵀ
+        inner = self.products[m + kept][:, kept]  # Y Yᵀ
+        upper, newest = crossed.triu(), len(self.order) - 1
+        gamma = crossed[newest, newest] / inner[newest, newest]
+        u = torch.linalg.solve_triangular(upper, onto[kept, None], upper=True)
+        middle = crossed.diagonal()[:, None] * u + gamma * (inner @ u - onto[m + kept, None])
+        a = torch.linalg.solve_triangular(upper.T, middle, upper=False)
+        weights = torch.zeros(2 * m, dtype=torch.float64, device=vector.device)
+        weights[kept], weights[m + kept] = a[:, 0], -gamma * u[:, 0]
+        return torch.addmv(vector * gamma.to(vector.dtype), pairs.T, weights.to(vector.dtype))
+
+
+class Objective(Protocol):
+    """What the optimiser needs to know of f."""
+
+    def move(self, nu: Tensor, index: Tensor | None = None) -> None:
+        """Go to ν, given everywhere or at `index`."""
+
+    def __call__(self, gradient: Tensor) -> Smooth:
+        """Evaluate there; write the gradient, shape (d,)."""
+
+
+class WorkingSet:
+    """The coordinates that can move: where they are, their ν, gradient and penalty, and the history over them."""
+
+    def __init__(self, gradient: Tensor, penalty: Tensor, history: int) -> None:
+        self.penalties = penalty
+        self._absolute = torch.empty_like(gradient)
+        self.index = self._free(gradient)
+        self.nu = gradient.new_zeros(len(self.index))
+        self.gradient, self.penalty = gradient[self.index], penalty[self.index]
+        self.pairs = History(history, self.gradient)
+
+    def _free(self, gradient: Tensor, besides: Tensor | None = None) -> Tensor:
+        torch.abs(gradient, out=self._absolute)
+        if besides is not None:
+            self._absolute.index_fill_(0, besides, 0)
+        return (self._absolute > self.penalties).nonzero()[:, 0]
+
+    def cost(self, nu: Tensor) -> float:
+        """Return Σ l|ν|."""
+        return float(torch.dot(self.penalty, nu.abs()))
+
+    def accept(self, nu: Tensor, gradient: Tensor) -> None:
+        """Go to ν, where the gradient over all d numbers is `gradient`; learn from the step; let others in and out."""
+        fresh = gradient[self.index]
+        s, y = nu - self.nu, fresh - self.gradient
+        if float(torch.dot(s, y)) > CURVATURE * float(torch.dot(y, y)):
+            self.pairs.add(s, y)
+        self.nu, self.gradient = nu, fresh
+        self._prune()
+        new = self._free(gradient, besides=self.index)
+        if len(new):
+            self.index = torch.cat([self.index, new])
+            self.nu = torch.cat([self.nu, self.nu.new_zeros(len(new))])
+            self.gradient = torch.cat([self.gradient, gradient[new]])
+            self.penalty = torch.cat([self.penalty, self.penalties[new]])
+            self.pairs.grow(len(self.index))
+
+    def _prune(self) -> None:
+        live = ((self.nu != 0) | (self.gradient.abs() > self.penalty)).nonzero()[:, 0]
+        if len(live) < PRUNE * len(self.index):
+            self.index, self.nu = self.index[live], self.nu[live]
+            self.gradient, self.penalty = self.gradient[live], self.penalty[live]
+            self.pairs.shrink(live)
+
+
+def owlqn(
+    f: Objective,
+    start: float,
+    gradient: Tensor,
+    penalty: Tensor,
+    *,
+    iterations: int,
+    history: int,
+    watch: Watch,
+) -> Found:
+    """Minimise f(ν) + Σ l|ν| from ν = 0.
+
+    Parameters
+    ----------
+    f : Objective
+        The smooth part.
+    start : float
+        f at ν = 0.
+    gradient : Tensor, shape (d,)
+        The gradient of f at ν = 0; overwritten.
+    penalty : Tensor, shape (d,)
+        l, non-negative.
+    iterations, history : int
+        The most iterations; the pairs m that are kept.
+    watch : callable
+        Sees the point after each iteration and says why to stop, or None.
+
+    Notes
+    -----
+    Memory: about (2m + 8) numbers a coordinate of the working set and 2 a parameter. Per iteration one evaluation of f,
+    or a few where the line search halves its step. A trial that is not finite counts as too long.
+    """
+    best = start
+    free = WorkingSet(gradient, penalty, history)
+    done, stopped = 0, None
+    while stopped is None and done < iterations:
+        slope = pseudo_gradient(free.nu, free.gradient, free.penalty)
+        norm = float(torch.linalg.vector_norm(slope))
+        if norm == 0:
+            stopped = "converged"
+            break
+        direction = align(free.pairs.times(slope).neg_(), slope)
+        orthant = torch.where(free.nu == 0, -slope.sign(), free.nu.sign())
+        step = 1.0 if len(free.pairs) else FIRST_STEP / norm
+        for _ in range(HALVINGS + 1):
+            trial = into_orthant(torch.add(free.nu, direction, alpha=step), orthant)
+            f.move(trial, free.index)
+            smooth, cost = f(gradient), free.cost(trial)
+            # written so that NaN fails
+            if smooth.value + cost <= best + ARMIJO * float(torch.dot(slope, trial - free.nu)):
+                done, best = done + 1, smooth.value + cost
+                stopped = watch(Point(done, best, smooth, cost, int(torch.count_nonzero(trial)), step))
+                free.accept(trial, gradient)
+                break
+            step /= 2
+        else:
+            f.move(free.nu, free.index)
+            stopped = None if len(free.pairs) else "line-search"
+            free.pairs.clear()
+    found = torch.zeros_like(penalty)
+    found[free.index] = free.nu
+    return Found(found, done, stopped or "iterations")

@@ -1,0 +1,118 @@
+"""The parameters that may change, seen as one flat vector θ."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from forsaken.data.nest import Nest
+from forsaken.errors import ModelError, SettingsError
+from forsaken.models.logits import LogitModel
+
+Filter: TypeAlias = str | Sequence[str] | Callable[[str, nn.Parameter], bool]
+
+
+class ParameterSpace:
+    """The chosen parameters of a model, as views of one vector of d numbers.
+
+    The model's own parameters are left alone; `logits` runs the model with θ in their place.
+
+    Attributes
+    ----------
+    theta : Tensor, shape (d,)
+        The current point. Writing to it moves every view in `parts`.
+    start : Tensor, shape (d,)
+        θ_0, the weights as they were handed over.
+    parts : dict of str to Tensor
+        Views of `theta` in the parameters' shapes, leaves of the gradient.
+    trainable : int
+        The number of trainable numbers in the whole model, chosen or not.
+    """
+
+    def __init__(self, adapter: LogitModel, chosen: Filter | None = None) -> None:
+        named = dict(adapter.model.named_parameters())
+        free = {name: p for name, p in named.items() if p.requires_grad}
+        if not free:
+            raise ModelError(
+                f"the model has no trainable parameter (all {len(named)} are frozen); "
+                "set requires_grad on those that may change"
+            )
+        picked = choose(free, named, chosen)
+        self.adapter = adapter
+        self.trainable = sum(p.numel() for p in free.values())
+        self.dtypes = {name: p.dtype for name, p in picked.items()}
+        self.dtype = _working_dtype(picked)
+        self.start = torch.cat([p.detach().reshape(-1).to(self.dtype) for p in picked.values()])
+        self.theta = self.start.clone()
+        self.parts: dict[str, Tensor] = {}
+        self.slices: dict[str, slice] = {}
+        offset = 0
+        for name, p in picked.items():
+            self.slices[name] = slice(offset, offset + p.numel())
+            offset += p.numel()
+            self.parts[name] = self.theta[self.slices[name]].view(p.shape).detach().requires_grad_(True)
+
+    @property
+    def size(self) -> int:
+        """The number d of chosen numbers."""
+        return self.start.numel()
+
+    def logits(self, inputs: Nest, parts: dict[str, Tensor] | None = None) -> Tensor:
+        """Return the logits (samples x classes) at `parts`, by default at θ."""
+        weights = self.parts if parts is None else parts
+        cast = {f"model.{name}": part.to(self.dtypes[name]) for name, part in weights.items()}
+        output: Tensor = functional_call(self.adapter, cast, (inputs,))
+        return output
+
+    def fill(self, gradients: Sequence[Tensor | None], out: Tensor) -> None:
+        """Write gradients by part (None where a part plays no role) into the flat vector `out`."""
+        for cut, gradient in zip(self.slices.values(), gradients, strict=True):
+            if gradient is None:
+                out[cut].zero_()
+            else:
+                dense = gradient.to_dense() if gradient.is_sparse else gradient
+                out[cut].view(dense.shape).copy_(dense)
+
+
+def choose(
+    free: dict[str, nn.Parameter], named: dict[str, nn.Parameter], chosen: Filter | None
+) -> dict[str, nn.Parameter]:
+    """Return the trainable parameters that a filter chooses: names, shell patterns or a predicate."""
+    if chosen is None:
+        return free
+    if callable(chosen):
+        picked = {name: p for name, p in free.items() if chosen(name, p)}
+        if not picked:
+            raise SettingsError(f"parameters= chose none of {_few(free)}; at least one must be free to change")
+        return picked
+    patterns = [chosen] if isinstance(chosen, str) else list(chosen)
+    for pattern in patterns:
+        if not any(fnmatch.fnmatchcase(name, pattern) for name in free):
+            frozen = any(fnmatch.fnmatchcase(name, pattern) for name in named)
+            reason = "names only frozen parameters" if frozen else "names no parameter"
+            raise SettingsError(f"parameters={pattern!r} {reason} (free to change: {_few(free)})")
+    if not patterns:
+        raise SettingsError("parameters= is empty; leave it out to let every trainable parameter change")
+    return {name: p for name, p in free.items() if any(fnmatch.fnmatchcase(name, at) for at in patterns)}
+
+
+def _few(named: dict[str, nn.Parameter], most: int = 8) -> str:
+    names = list(named)
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def _working_dtype(picked: dict[str, nn.Parameter]) -> torch.dtype:
+    for name, p in picked.items():
+        if not p.is_floating_point():
+            raise ModelError(f"parameter {name} has dtype {p.dtype}, expected floating point")
+        if p.device.type == "cpu" and p.dtype in (torch.bfloat16, torch.float16):
+            raise ModelError(
+                f"parameter {name} is {p.dtype} on the CPU, where such products may be slow or crash the process; "
+                "give model.float(), or move the model to a GPU"
+            )
+    return torch.float64 if any(p.dtype == torch.float64 for p in picked.values()) else torch.float32

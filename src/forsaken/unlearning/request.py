@@ -1,0 +1,110 @@
+"""One unlearning request: what is to be forgotten and what may be used for it. Checked once, here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from forsaken._random import checked_seed
+from forsaken.data.nest import Nest, leaves, map_nest, row_keys, shape_of
+from forsaken.data.samples import Samples
+from forsaken.errors import InputError, OverlapError
+from forsaken.models.logits import Forward
+from forsaken.types import Progress, silent
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The data of one request, read and checked.
+
+    Attributes
+    ----------
+    forget : Samples
+        D, what is to be forgotten.
+    reference : Samples or None
+        X_n, samples that the model was never trained on.
+    retain : Samples or None
+        D_0, a very small part of the training data that must not be forgotten.
+    targets : object
+        Logits for D, sample by sample, or None.
+    forward : callable or None
+        How to call the model.
+    seed : int
+        Decides everything that is drawn.
+    progress : callable
+        Told about each step.
+    """
+
+    forget: Samples
+    reference: Samples | None = None
+    retain: Samples | None = None
+    targets: object = None
+    forward: Forward | None = None
+    seed: int = 0
+    progress: Progress = silent
+
+    def __post_init__(self) -> None:
+        for name, other in (("reference", self.reference), ("retain", self.retain)):
+            if other is not None:
+                _check_alike(self.forget, other, name)
+                _check_apart(self.forget, other, name)
+
+    @classmethod
+    def read(
+        cls,
+        forget: object,
+        reference: object = None,
+        retain: object = None,
+        *,
+        targets: object = None,
+        forward: Forward | None = None,
+        seed: int = 0,
+        progress: Progress = silent,
+        classes: np.ndarray[Any, Any] | None = None,
+    ) -> Request:
+        """Read what a user hands over; see `Samples.read` for what it may be."""
+        start = checked_seed(seed)
+
+        def samples(data: object, name: str) -> Samples:
+            return Samples.read(data, name, classes=classes, seed=start)
+
+        return cls(
+            forget=samples(forget, "forget"),
+            reference=None if reference is None else samples(reference, "reference"),
+            retain=None if retain is None else samples(retain, "retain"),
+            targets=targets,
+            forward=forward,
+            seed=start,
+            progress=progress,
+        )
+
+
+def _check_alike(forget: Samples, other: Samples, name: str) -> None:
+    ours, theirs = shape_of(forget.inputs), shape_of(other.inputs)
+    if ours != theirs:
+        raise InputError(
+            f"a forget sample has shape {ours} but a {name} sample has {theirs}; they must be inputs of the same model"
+        )
+
+
+def _check_apart(forget: Samples, other: Samples, name: str) -> None:
+    unwanted: dict[bytes, int] = {}
+    for at, key in enumerate(row_keys(forget.inputs)):
+        unwanted.setdefault(key, at)
+    kinds = [leaf.dtype for leaf in leaves(forget.inputs)]
+    keys = row_keys(_as_kinds(other.inputs, kinds))
+    shared = [at for at, key in enumerate(keys) if key in unwanted]
+    if shared:
+        first = shared[0]
+        raise OverlapError(
+            f"{len(shared)} of {len(other)} {name} samples are also in forget (first: {name} sample {first} equals "
+            f"forget sample {unwanted[keys[first]]}); leave them out (this error's `rows` lists them)",
+            rows=shared,
+        )
+
+
+def _as_kinds(nest: Nest, kinds: list[Any]) -> Nest:
+    left = iter(kinds)
+    return map_nest(lambda leaf: leaf.to(next(left)), nest)
