@@ -68,6 +68,8 @@ class ShadowOracle:
     array([ True])
     """
 
+    threshold = _THRESHOLD
+
     def __init__(self, booster: xgboost.Booster, classes: int) -> None:
         self._booster = booster
         self.classes = classes
@@ -122,7 +124,7 @@ class ShadowOracle:
 
     def is_member(self, model: object, samples: object, *, forward: Forward | None = None) -> Array:
         """Return the verdicts, a boolean array; true = member."""
-        return self.score(model, samples, forward=forward) > _THRESHOLD
+        return self.score(model, samples, forward=forward) > self.threshold
 
     def evaluate(
         self, model: object, *, members: object, nonmembers: object, forward: Forward | None = None

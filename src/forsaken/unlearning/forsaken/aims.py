@@ -16,6 +16,7 @@ from forsaken.unlearning.request import Request
 
 TARGETS = ("class-mean", "corrected", "uniform")
 _NEGLIGIBLE = 1e-6  # a distance at which a sample stands at its target, for want of references to compare with
+_DOUBT = 0.25  # at most this share of the references' spread counts as chance, however few samples are to be forgotten
 
 Distance = Callable[[Tensor, Tensor], Tensor]
 
@@ -30,6 +31,8 @@ class Aim:
         The target's name; "given" for targets handed in.
     logits : Tensor, shape (|D|, p), float64
         Centred target logits.
+    memorised : bool
+        Whether there is anything to forget: see `memorised`.
     before : float
         The mean distance of D to its target at the weights handed over.
     bound : float or None
@@ -40,14 +43,37 @@ class Aim:
 
     name: str
     logits: Tensor
+    memorised: bool
     before: float
-    bound: float | None
+    bound: float | None = None
     notes: tuple[str, ...] = ()
 
-    @property
-    def memorised(self) -> bool:
-        """Whether D is farther from its target than non-members are from theirs."""
-        return self.before > (_NEGLIGIBLE if self.bound is None else max(self.bound, _NEGLIGIBLE))
+
+def margin(logits: Tensor, classes: Tensor) -> Tensor:
+    """Return z_c − logsumexp of the other logits, one number a sample: how sure the model is of class c.
+
+    >>> margin(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
+    tensor([2.])
+    """
+    own = torch.nn.functional.one_hot(classes, logits.shape[1]).bool()
+    return logits[own] - logits.masked_fill(own, -torch.inf).logsumexp(1)
+
+
+def memorised(forget: Tensor, reference: Tensor) -> bool:
+    """Return whether the forget samples score higher than non-members do. Higher means memorised.
+
+    Not so where the mean over the forget samples is at most the references' mean plus one standard error (at most a
+    quarter of the references' spread, so that a single sample is not excused for being single). Doubt goes towards
+    forgetting: to unlearn what was never learnt does little harm, to refuse what was learnt does.
+
+    Parameters
+    ----------
+    forget, reference : Tensor, shape (n,)
+        Scores: the margin of the predicted class, or minus the margin of the true class for poisoned samples.
+    """
+    chance = min(_DOUBT, (1 / len(forget) + 1 / len(reference)) ** 0.5)
+    spread = float(reference.std()) if len(reference) > 1 else 0.0
+    return bool(float(forget.mean()) > float(reference.mean()) + chance * spread)
 
 
 def aim(kind: str, distance: Distance, request: Request, logits: Callable[[Samples], Tensor]) -> Aim:
@@ -69,23 +95,32 @@ def aim(kind: str, distance: Distance, request: Request, logits: Callable[[Sampl
     _check_labels(request, classes)
     if request.targets is not None:
         wanted = targets.given(request.targets, count, classes)
-        return Aim("given", wanted, float(distance(now, wanted).mean()), None)
+        return _without_references("given", distance, now, wanted)
     if kind == "uniform":
         wanted = targets.uniform(count, classes)
-        return Aim(kind, wanted, float(distance(now, wanted).mean()), None)
+        return _without_references(kind, distance, now, wanted)
     if request.reference is None:
         raise SettingsError(
             f'target="{kind}" needs reference samples that the model was never trained on; give reference=, '
             'hand in targets=, or use target="uniform"'
         )
-    posterior = logits(request.reference).double().softmax(1)
+    others = logits(request.reference).double()
+    posterior = others.softmax(1)
     groups, chosen = _groups(kind, request, posterior, now)
     found = targets.class_rows(posterior, groups)
     wanted = targets.target_logits(found.rows[chosen])
     unseen = sorted(set(chosen.tolist()) & set(found.missing))
     notes = [f"no reference falls into {len(unseen)} of the classes aimed at: the mean over all references stands in"]
-    bound = _bound(distance, posterior, groups, request.seed)
-    return Aim(kind, wanted, float(distance(now, wanted).mean()), bound, tuple(notes) if unseen else ())
+    sign = 1 if kind == "class-mean" else -1  # a poisoned sample is memorised where its true class is unlikely
+    known = memorised(sign * margin(now, chosen), sign * margin(others, groups))
+    before = float(distance(now, wanted).mean())
+    bound = _bound(distance, others, groups, request.seed)
+    return Aim(kind, wanted, known, before, bound, tuple(notes) if unseen else ())
+
+
+def _without_references(name: str, distance: Distance, now: Tensor, wanted: Tensor) -> Aim:
+    before = float(distance(now, wanted).mean())
+    return Aim(name, wanted, before > _NEGLIGIBLE, before)
 
 
 def _groups(kind: str, request: Request, posterior: Tensor, now: Tensor) -> tuple[Tensor, Tensor]:
@@ -100,16 +135,15 @@ def _groups(kind: str, request: Request, posterior: Tensor, now: Tensor) -> tupl
     return request.reference.labels.cpu(), request.forget.labels.cpu()
 
 
-def _bound(distance: Distance, posterior: Tensor, groups: Tensor, seed: int) -> float | None:
+def _bound(distance: Distance, logits: Tensor, groups: Tensor, seed: int) -> float | None:
     """Return the mean distance of one half of the references to the rows of the other half."""
-    count = len(posterior)
+    count = len(logits)
     if count < 2:
         return None
     order = torch.from_numpy(generator(seed, 12).permutation(count))
     fitted, held = order[: count // 2], order[count // 2 :]
-    rows = targets.class_rows(posterior[fitted], groups[fitted]).rows
-    logits = posterior[held].clamp_min(1e-300).log()
-    return float(distance(logits, targets.target_logits(rows[groups[held]])).mean())
+    rows = targets.class_rows(logits[fitted].softmax(1), groups[fitted]).rows
+    return float(distance(logits[held], targets.target_logits(rows[groups[held]])).mean())
 
 
 def _check_labels(request: Request, classes: int) -> None:
@@ -120,5 +154,6 @@ def _check_labels(request: Request, classes: int) -> None:
         low, high = int(samples.labels.min()), int(samples.labels.max())
         if low < 0 or high >= classes:
             raise InputError(
-                f"the labels of {name} run from {low} to {high}, but the model's {classes} classes are 0 to {classes - 1}"
+                f"the labels of {name} run from {low} to {high}, "
+                f"but the model's {classes} classes are 0 to {classes - 1}"
             )

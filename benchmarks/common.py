@@ -1,0 +1,59 @@
+"""What the benchmarks share: seeds from the command line, a table for people, a result file."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from forsaken._files import write_atomically
+from forsaken.bench.provenance import provenance
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def seeds(text: str) -> list[int]:
+    """Read "0-4" or "0,3,7"."""
+    if "-" in text:
+        first, last = text.split("-")
+        return list(range(int(first), int(last) + 1))
+    return [int(part) for part in text.split(",")]
+
+
+def add_seeds(parser: argparse.ArgumentParser, default: str) -> None:
+    parser.add_argument("--seeds", type=seeds, default=seeds(default), help=f"default: {default}")
+
+
+def summary(rows: dict[str, list[dict[str, float]]]) -> str:
+    """Return the means (and standard deviations) of every number, a line a variant."""
+    lines = []
+    for name, values in rows.items():
+        cells = []
+        for key in values[0]:
+            column = [value[key] for value in values]
+            spread = f" ± {np.std(column, ddof=1):.3g}" if len(column) > 1 else ""
+            cells.append(f"{key} {np.mean(column):.4g}{spread}")
+        lines.append(f"{name:40s} " + "  ".join(cells))
+    return "\n".join(lines)
+
+
+def write_result(path: Path, used: list[int], rows: dict[str, list[dict[str, float]]], **more: object) -> None:
+    """Write the values of every seed with the command and where they come from."""
+    means = {
+        name: {key: float(np.mean([value[key] for value in values])) for key in values[0]}
+        for name, values in rows.items()
+    }
+    content = {
+        "command": "python benchmarks/" + " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "seeds": used,
+        "provenance": provenance(),
+        **more,
+        "mean": means,
+        "runs": rows,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, json.dumps(content, indent=1).encode() + b"\n")
+    print(f"wrote {path.name}")
