@@ -25,7 +25,7 @@ class Task:
 TASKS: dict[str, Task] = {
     "digits": Task(
         scenario=digits.digits,
-        network=lambda: mlp((64, 256, 128, digits.CLASSES)),
+        network=lambda: mlp((64, 2048, digits.CLASSES)),
         recipe=Recipe(epochs=200, batch_size=64, learning_rate=3e-3),
     ),
     "reuters-35-11": Task(

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from forsaken._checks import Problems
 from forsaken._random import generator
 from forsaken.data.samples import Samples, join
-from forsaken.errors import NonFiniteError
+from forsaken.errors import NonFiniteError, SettingsError
 from forsaken.models.logits import LogitModel, predict_logits
 from forsaken.types import Tick
 from forsaken.unlearning.base import Details, Step, Unlearner
@@ -56,6 +56,9 @@ class Forsaken(Unlearner):
     penalty : float
         λ. It multiplies a sum over parameters, while the distance is a mean; `facts` of the result tell λ_max, above
         which nothing moves, and λ / λ_max.
+    penalty_share : float, optional
+        λ as a share of λ_max, in place of `penalty`. It transfers better between models of different size: 0.002 suits
+        both a network of 150 thousand parameters and one of 5 million (`benchmarks/results/defaults-*.json`).
     weights : {"none", "importance", "importance-raw"}
         w, the weights of the L1 term: 1; ω / mean ω + 0.01; ω itself, as the paper has it.
     power : float
@@ -88,6 +91,7 @@ class Forsaken(Unlearner):
     target: str = "class-mean"
     distance: str = "logits"
     penalty: float = 1e-3
+    penalty_share: float | None = None
     weights: str = "none"
     power: float = 0.25
     anchor: float = 1.0
@@ -112,6 +116,8 @@ class Forsaken(Unlearner):
             found.number(name, getattr(self, name), least=0)
         for name, least in (("iterations", 1), ("history", 1), ("anchor_references", 0)):
             found.whole(name, getattr(self, name), least=least)
+        if self.penalty_share is not None:
+            found.number("penalty_share", self.penalty_share, least=0)
         if self.batch_size is not None:
             found.whole("batch_size", self.batch_size, least=1)
         if self.stop == "calibrated" and self.target == "uniform":
@@ -189,14 +195,19 @@ class Forsaken(Unlearner):
                 "check the model and the targets"
             )
         largest = float((gradient.abs() / weight).max())
-        facts["penalty_max"] = largest if math.isfinite(largest) else None
-        facts["penalty_share"] = self.penalty / largest if math.isfinite(largest) and largest > 0 else None
+        penalty = self._penalty(largest)
+        bounded = math.isfinite(largest) and largest > 0
+        facts |= {
+            "penalty": penalty,
+            "penalty_max": largest if bounded else None,
+            "penalty_share": penalty / largest if bounded else None,
+        }
         history: list[Step] = []
         found = OPTIMISERS[self.optimiser](
             objective,
             start.value,
             gradient,
-            weight * self.penalty,
+            weight * penalty,
             iterations=self.iterations,
             history=self.history,
             watch=self._watch(history, aim.bound, space.trainable, request),
@@ -216,6 +227,16 @@ class Forsaken(Unlearner):
         if omega is None or self.weights == "none":
             return torch.ones_like(like)
         return omega if self.weights == "importance-raw" else scaled(omega)
+
+    def _penalty(self, largest: float) -> float:
+        if self.penalty_share is None:
+            return self.penalty
+        if not math.isfinite(largest):
+            raise SettingsError(
+                'penalty_share has no meaning here: λ_max is infinite, since weights="importance-raw" has zeros; '
+                "give penalty="
+            )
+        return self.penalty_share * largest
 
     def _anchors(self, request: Request) -> Samples | None:
         if self.anchor == 0:
@@ -255,8 +276,8 @@ class Forsaken(Unlearner):
 
     def hint(self, details: Details) -> str:
         """Say how the penalty stands to the largest that moves anything."""
-        largest = details.facts.get("penalty_max")
-        return f"the penalty λ is {self.penalty:g} and λ_max is {largest:.3g}; give a penalty well below it"
+        facts = details.facts
+        return f"the penalty λ is {facts['penalty']:.3g} and λ_max is {facts['penalty_max']}; give one well below it"
 
 
 def _source(request: Request) -> str:

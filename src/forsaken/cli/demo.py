@@ -1,0 +1,78 @@
+"""`forsaken demo`: the main job on embedded data."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from forsaken._files import write_atomically
+from forsaken.bench.demo import Demo, run_demo
+from forsaken.errors import OutputError
+from forsaken.progress import bars
+from forsaken.report.demo import ARRAYS, RESULT, write_report
+from forsaken.types import Tick
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="The folder for result.json and report.html.")] = Path("runs/demo"),
+    seed: Annotated[int, typer.Option(min=0, help="Decides the split and the trainings.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON instead of a table.")] = False,
+) -> None:
+    """Forget 40 samples of a digits classifier, and compare with retraining.
+
+    Example: forsaken demo --seed 1 --out runs/another
+    """
+    folder = _folder(out)
+    with bars() as progress:
+        found = run_demo(seed, progress)
+        report = _write(folder, found, progress)
+    if as_json:
+        typer.echo(json.dumps(found.result))
+        return
+    console = Console()
+    console.print(table(found.result))
+    console.print(f"report: {report}\nresult: {folder / RESULT}", highlight=False, soft_wrap=True)
+
+
+def table(result: dict[str, Any]) -> Table:
+    """Return the numbers as a table for people."""
+    retrain, sure = result["retrain"], result["forget_confidence"]
+    shown = Table(title=f"{result['counts']['forget']} samples forgotten (digits, seed {result['seed']}, one run)")
+    for name, side in (("", "left"), ("before", "right"), ("after", "right"), ("retrained", "right")):
+        shown.add_column(name, justify=side)  # type: ignore[arg-type]
+    shown.add_row("forgetting rate (FR)", "0", f"{result['fr']:.3f}", f"{retrain['fr']:.3f}")
+    shown.add_row("collateral (CFR, lower is better)", "0", f"{result['cfr']:.3f}", f"{retrain['cfr']:.3f}")
+    before, after = result["accuracy_before"], result["accuracy_after"]
+    shown.add_row("test accuracy", f"{before:.3f}", f"{after:.3f}", f"{retrain['accuracy']:.3f}")
+    confidences = (f"{sure[when]:.3f}" for when in ("before", "after", "retrained"))
+    shown.add_row("confidence on forgotten samples", *confidences)
+    shown.add_row("seconds", "", f"{result['seconds']:.2f}", f"{retrain['seconds']:.2f}")
+    shown.add_row("times faster than retraining", "", f"{result['speedup']:.1f}", "1")
+    shown.add_row("share of weights changed", "", f"{result['mask_density']:.3f}", "")
+    return shown
+
+
+def _folder(out: Path) -> Path:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"cannot make the folder {out}: {error.strerror}; give another one with --out") from error
+    return out
+
+
+def _write(folder: Path, found: Demo, progress: Any) -> Path:
+    progress(Tick("write the report", 0, 1))
+    packed = io.BytesIO()
+    np.savez_compressed(packed, **found.arrays)  # type: ignore[arg-type]
+    write_atomically(folder / ARRAYS, packed.getvalue())
+    write_atomically(folder / RESULT, json.dumps(found.result, indent=1).encode() + b"\n")
+    report = write_report(folder)
+    progress(Tick("write the report", 1, 1))
+    return report

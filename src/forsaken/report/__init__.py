@@ -1,0 +1,1 @@
+"""From saved results to pages that people read. Never touches a model."""
