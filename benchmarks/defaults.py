@@ -31,6 +31,7 @@ VARIANTS: dict[str, Forsaken] = {
     "penalty_share=0.001": Forsaken(penalty_share=0.001),
     "penalty_share=0.002": Forsaken(penalty_share=0.002),
     "penalty_share=0.005": Forsaken(penalty_share=0.005),
+    "penalty_share=0.01": Forsaken(penalty_share=0.01),
     "power=0": Forsaken(power=0.0),
     "power=1/2": Forsaken(power=0.5),
     "power=1": Forsaken(power=1.0),

@@ -15,6 +15,8 @@ from forsaken.errors import NonFiniteError
 from forsaken.unlearning.forsaken.owlqn import Objective
 from forsaken.unlearning.forsaken.search import Found, Point, Smooth, Watch
 
+_TRIALS = 25  # of the line search in one iteration; torch's own default
+
 
 class _Closure:
     """f + Σ l|ν| as torch's optimisers want it. Remembers its last point, since each step asks for it again."""
@@ -56,6 +58,7 @@ def lbfgs(
     optimiser = torch.optim.LBFGS(
         [nu],
         max_iter=1,
+        max_eval=1 + _TRIALS,
         history_size=history,
         tolerance_grad=0.0,
         tolerance_change=0.0,

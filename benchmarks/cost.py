@@ -1,0 +1,68 @@
+"""What unlearning costs, as a ratio: its seconds over those of the passes that it cannot do without.
+
+usage: FORSAKEN_DATA=<folder> python benchmarks/cost.py [--seeds 0-2]
+
+ratio = result.seconds / (evaluations x the median of 20 forward and backward passes in one batch), all in one process on
+the Reuters network; seconds include targets and importance. Two cases: D and D_0 alone, over passes on D and D_0; and the
+default, which anchors 300 references as well, over passes on all of these samples. The weights need not be trained for
+it, only confident on D: the target is trained for a few epochs. Writes benchmarks/results/cost.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import numpy as np
+import torch
+from common import RESULTS, add_seeds, summary, write_result
+from torch import Tensor, nn
+
+from forsaken import Forsaken
+from forsaken.bench.tasks import TASKS
+from forsaken.models.train import Recipe, train
+
+PASSES = 20
+
+
+def median_pass(model: nn.Module, inputs: Tensor) -> float:
+    """Return the median seconds of a forward and backward pass over `inputs`."""
+    weights = list(model.parameters())
+    seconds = []
+    for _ in range(PASSES):
+        start = time.perf_counter()
+        torch.autograd.grad(model(inputs).square().mean(), weights)
+        seconds.append(time.perf_counter() - start)
+    return float(np.median(seconds))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    add_seeds(parser, "0-2")
+    options = parser.parse_args()
+    task = TASKS["reuters-35-11"]
+    rows: dict[str, list[dict[str, float]]] = {}
+    for seed in options.seeds:
+        scenario = task.scenario(seed)
+        target = train(task.network, scenario.train, Recipe(15, 128, 1e-3), seed=seed)
+        forget, retain = scenario.forget.inputs, scenario.retain.inputs
+        for name, method in {"D and D_0": Forsaken(anchor_references=0), "default": Forsaken()}.items():
+            anchors = scenario.reference.inputs[: method.anchor_references]
+            one = median_pass(target, torch.cat([forget, retain, anchors]))
+            result = method(target, scenario.forget, scenario.reference, scenario.retain, seed=seed)
+            floor = result.evaluations * one
+            rows.setdefault(name, []).append(
+                {
+                    "ratio": result.seconds / floor,
+                    "seconds": result.seconds,
+                    "evaluations": result.evaluations,
+                    "pass_ms": 1000 * one,
+                }
+            )
+            print(f"seed {seed}", name, rows[name][-1], flush=True)
+    print(summary(rows))
+    write_result(RESULTS / "cost.json", options.seeds, rows)
+
+
+if __name__ == "__main__":
+    main()

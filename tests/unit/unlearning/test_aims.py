@@ -1,0 +1,91 @@
+"""Is there anything to forget, and where should it go?"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from forsaken.data.samples import Samples
+from forsaken.errors import InputError, SettingsError
+from forsaken.unlearning.forsaken.aims import aim, margin, memorised
+from forsaken.unlearning.forsaken.objective import kl, squared_logits
+from forsaken.unlearning.request import Request
+
+
+def identity(samples: Samples) -> torch.Tensor:
+    return samples.inputs  # the inputs are the logits
+
+
+def request(forget, reference=None, **more) -> Request:
+    return Request.read(torch.tensor(forget), None if reference is None else torch.tensor(reference), **more)
+
+
+def test_margin_is_the_log_odds_of_the_posterior() -> None:
+    logits = torch.randn(50, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    labels = torch.arange(50) % 5
+    p = logits.softmax(1)[torch.arange(50), labels]
+    torch.testing.assert_close(margin(logits, labels), (p / (1 - p)).log())
+
+
+def test_class_mean_takes_the_row_of_the_predicted_class() -> None:
+    reference = [[2.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 3.0, 0.0]]
+    found = aim("class-mean", squared_logits, request([[9.0, 0.0, 0.0], [0.0, 9.0, 0.0]], reference), identity)
+    posterior = torch.tensor(reference).double().softmax(1)
+    torch.testing.assert_close(found.logits.softmax(1)[0], posterior[:2].mean(0))
+    torch.testing.assert_close(found.logits.softmax(1)[1], posterior[2])
+    assert found.memorised
+    assert found.notes == ()
+
+
+def test_class_without_references_is_said() -> None:
+    found = aim("class-mean", kl, request([[0.0, 0.0, 9.0]], [[2.0, 0.0, 0.0], [0.0, 3.0, 0.0]]), identity)
+    assert "1 of the classes" in found.notes[0]
+
+
+def test_corrected_takes_the_row_of_the_true_class() -> None:
+    reference = torch.tensor([[5.0, 0.0], [0.0, 5.0]])
+    data = Request.read((torch.tensor([[9.0, 0.0]]), [1]), (reference, [0, 1]))
+    found = aim("corrected", squared_logits, data, identity)
+    torch.testing.assert_close(found.logits.softmax(1)[0], reference.double().softmax(1)[1])
+    assert found.memorised, "a poisoned sample is memorised where its true class is unlikely"
+    healed = Request.read((torch.tensor([[0.0, 5.5]]), [1]), (reference, [0, 1]))
+    assert not aim("corrected", squared_logits, healed, identity).memorised
+
+
+def test_corrected_needs_labels() -> None:
+    with pytest.raises(InputError, match="true labels"):
+        aim("corrected", kl, request([[1.0, 0.0]], [[0.0, 1.0]]), identity)
+
+
+def test_class_mean_needs_references() -> None:
+    with pytest.raises(SettingsError, match="reference="):
+        aim("class-mean", kl, request([[1.0, 0.0]]), identity)
+
+
+def test_given_targets_come_first() -> None:
+    found = aim("class-mean", squared_logits, request([[1.0, 0.0]], targets=[[0.0, 4.0]]), identity)
+    assert found.name == "given"
+    assert found.logits.tolist() == [[-2.0, 2.0]]
+    assert found.before == pytest.approx(6.25)  # centred: (0.5, -0.5) to (-2, 2)
+
+
+def test_at_the_target_already_is_not_memorised() -> None:
+    assert not aim("uniform", squared_logits, request([[1.0, 1.0]]), identity).memorised
+    assert aim("uniform", squared_logits, request([[1.0, 0.0]]), identity).memorised
+
+
+def test_memorised_compares_with_the_references() -> None:
+    reference = torch.linspace(-1, 1, 100)
+    assert memorised(torch.tensor([5.0]), reference)
+    assert not memorised(torch.tensor([-1.0]), reference)
+    assert memorised(torch.tensor([0.3]), reference), "a single sample is not excused for being single"
+    assert not memorised(reference + 0.01, reference), "a hundredth is chance"
+    assert memorised(torch.full((1000,), 0.2), reference)
+
+
+def test_non_members_are_mostly_not_memorised() -> None:
+    draw = torch.Generator().manual_seed(0)
+    answers = [
+        memorised(torch.randn(50, generator=draw), torch.randn(500, generator=draw)) for _ in range(300)
+    ]
+    assert sum(answers) / 300 < 0.25  # one standard error: 16 %
