@@ -2,10 +2,10 @@
 
 usage: FORSAKEN_DATA=<folder> python benchmarks/cost.py [--seeds 0-2]
 
-ratio = result.seconds / (evaluations x the median of 20 forward and backward passes in one batch), all in one process on
-the Reuters network; seconds include targets and importance. Two cases: D and D_0 alone, over passes on D and D_0; and the
-default, which anchors 300 references as well, over passes on all of these samples. The weights need not be trained for
-it, only confident on D: the target is trained for a few epochs. Writes benchmarks/results/cost.json.
+ratio = result.seconds / (evaluations x the median of 20 forward and backward passes in one batch), all in one process
+on the Reuters network; seconds include targets and importance. Two cases: D and D_0 alone, over passes on D and D_0;
+and the default, which anchors 300 references as well, over passes on all of these samples. The target is trained for 15
+epochs only: the ratio needs a network that knows D, not a finished one. Writes benchmarks/results/cost.json.
 """
 
 from __future__ import annotations

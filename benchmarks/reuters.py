@@ -1,4 +1,4 @@
-"""Forsaken on Reuters, 35 topics kept and 200 newswires on others forgotten, beside the paper's settings and retraining.
+"""Forsaken on Reuters: 35 topics kept, 200 newswires on others forgotten, beside the paper's settings and retraining.
 
 usage: FORSAKEN_DATA=<folder> python benchmarks/reuters.py [--seeds 0-4]
 

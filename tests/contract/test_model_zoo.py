@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -43,6 +43,11 @@ def convolution() -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, CLASSES)
     )
+
+
+def channels_last() -> nn.Module:
+    # one input channel: the weights' strides are neither the usual ones nor a permutation that reshape must copy
+    return convolution().to(memory_format=torch.channels_last)
 
 
 class Bag(nn.Module):
@@ -207,6 +212,7 @@ class Kind:
     dtype: torch.dtype = torch.float32
     training: bool = False
     target: str = "uniform"
+    rate: float = 0.02
     forward: Callable[[nn.Module, Any], Tensor] | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
 
@@ -238,6 +244,7 @@ ZOO = [
     Kind("mlp", mlp, target="class-mean"),
     Kind("batch-norm", convolution, images, training=True),
     Kind("batch-norm-class-mean", convolution, images, target="class-mean"),
+    Kind("channels-last", channels_last, images),
     Kind("dropout", dropout, training=True),
     Kind("embedding", Bag, tokens, target="class-mean"),
     Kind("sparse-embedding", partial(Bag, sparse=True), tokens),
@@ -258,7 +265,7 @@ ZOO = [
     Kind("returns-tuple", partial(Wrapped, tuple), forward=lambda model, x: model(x)[1], target="class-mean"),
     Kind("branching", Branching),
     Kind("microbatches", mlp, target="class-mean", settings={"batch_size": 5}),
-    Kind("bert", bert, padded, training=True, target="class-mean"),
+    Kind("bert", bert, padded, training=True, target="class-mean", rate=0.005),
 ]
 KINDS = {kind.name: kind for kind in ZOO}
 
@@ -320,18 +327,15 @@ def _evaluated(kind: Kind, model: nn.Module, inputs: Any) -> Tensor:
 
 
 def _trained(kind: Kind) -> Trained:
-    draw = torch.Generator().manual_seed(len(kind.name))
+    draw = torch.Generator().manual_seed(7)
     with torch.random.fork_rng():
         torch.manual_seed(1)
         model = kind.build().to(kind.dtype)
-        modes = [module.training for module in model.modules()]
-        everything = kind.inputs(draw, FORGET + RETAIN + REFERENCE)
+        everything = kind.inputs(draw, FORGET + RETAIN + 2 * REFERENCE)
         seen = _leaves(everything, lambda leaf: leaf[: FORGET + RETAIN])
         labels = torch.randint(kind.classes, (FORGET + RETAIN,), generator=draw)
         learnt = [p for p in model.parameters() if p.requires_grad]
-        optimiser = torch.optim.Adam(learnt, lr=0.02)
-        for module, mode in zip(model.modules(), modes, strict=True):
-            module.training = mode
+        optimiser = torch.optim.Adam(learnt, lr=kind.rate)
         for _ in range(60):
             loss = nn.functional.cross_entropy(kind.logits(model, seen), labels)
             optimiser.zero_grad()
@@ -346,6 +350,11 @@ def _trained(kind: Kind) -> Trained:
     def part(start: int, count: int) -> Any:
         return _leaves(everything, lambda leaf: leaf[start : start + count])
 
+    # So tiny a model is sure of much that it never saw; of the strangers those that it is least sure of are the
+    # references, so that what it learnt by heart stands out from them.
+    strangers = part(FORGET + RETAIN, 2 * REFERENCE)
+    unsure = _evaluated(kind, model, strangers).softmax(1).amax(1).argsort()[:REFERENCE]
+
     return Trained(
         kind,
         model,
@@ -353,7 +362,7 @@ def _trained(kind: Kind) -> Trained:
         labels[:FORGET],
         part(FORGET, RETAIN),
         labels[FORGET:],
-        part(FORGET + RETAIN, REFERENCE),
+        _leaves(strangers, lambda leaf: leaf[unsure]),
     )
 
 
@@ -386,7 +395,6 @@ class Outcome:
     gradients: dict[str, Tensor | None]
     modes: dict[str, bool]
     flags: dict[str, bool]
-    random: Tensor
     result: forsaken.Unlearned[nn.Module]
 
     @property
@@ -395,14 +403,13 @@ class Outcome:
 
 
 @pytest.fixture(scope="module", params=ZOO, ids=lambda kind: kind.name)
-def outcome(request: pytest.FixtureRequest) -> Iterator[Outcome]:
+def outcome(request: pytest.FixtureRequest) -> Outcome:
     trained = _trained(request.param)
     model = trained.model
     state, modes = _state(model), _modes(model)
     gradients = {name: None if p.grad is None else p.grad.clone() for name, p in model.named_parameters()}
     flags = {name: p.requires_grad for name, p in model.named_parameters()}
-    random = torch.get_rng_state()
-    yield Outcome(trained, state, gradients, modes, flags, random, trained.unlearn())
+    return Outcome(trained, state, gradients, modes, flags, trained.unlearn())
 
 
 # --- the contract -----------------------------------------------------------------------------------------------------
@@ -457,16 +464,11 @@ def test_the_forget_samples_come_nearer_to_their_target(outcome: Outcome) -> Non
     # evaluation with and without gradients, so only to rounding.
     assert result.details.facts["distance_before"] == pytest.approx(before, rel=1e-3)
     assert result.details.facts["distance_after"] == pytest.approx(after, rel=1e-2, abs=1e-5 * before)
-
-
-def test_uniform_targets_flatten_the_posteriors(outcome: Outcome) -> None:
-    trained = outcome.trained
-    if trained.kind.target != "uniform":
-        pytest.skip("class means are not flat")
-    before = _evaluated(trained.kind, trained.model, trained.forget).softmax(1)
-    after = _evaluated(trained.kind, outcome.result.model, trained.forget).softmax(1)
-    flat = 1 / trained.kind.classes
-    assert float((after - flat).abs().mean()) < 0.5 * float((before - flat).abs().mean())
+    if trained.kind.target == "uniform":
+        sure = _evaluated(trained.kind, trained.model, trained.forget).softmax(1).amax(1).mean()
+        unsure = _evaluated(trained.kind, result.model, trained.forget).softmax(1).amax(1).mean()
+        flat = 1 / trained.kind.classes
+        assert float(unsure) - flat < 0.5 * (float(sure) - flat)
 
 
 def test_all_numbers_are_finite(outcome: Outcome) -> None:
@@ -542,29 +544,40 @@ def test_outputs_that_are_not_logits_are_named_with_a_remedy(name: str) -> None:
 
 def test_arguments_and_keywords_give_the_same_bits() -> None:
     trained = _trained(KINDS["two-inputs"])
-    by_name = Trained(
-        trained.kind,
-        trained.model,
-        dict(zip("ab", trained.forget, strict=True)),
-        trained.labels,
-        dict(zip("ba", reversed(trained.retain), strict=True)),
-        trained.retain_labels,
-        dict(zip("ab", trained.reference, strict=True)),
+    by_name = replace(
+        trained,
+        forget=dict(zip("ab", trained.forget, strict=True)),
+        retain=dict(zip("ab", trained.retain, strict=True)),
+        reference=dict(zip("ab", trained.reference, strict=True)),
     )
     assert _same(_state(by_name.unlearn().model), _state(trained.unlearn().model))
 
 
+def _turned(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    return dict(reversed(inputs.items()))
+
+
+@pytest.mark.parametrize("name", ["two-named-inputs", "bert"])
+def test_the_order_of_named_inputs_plays_no_role(name: str) -> None:
+    # The inputs of the transformer have one shape and one dtype: joined in the wrong order they would fit, and lie.
+    trained = _trained(KINDS[name])
+    turned = replace(trained, retain=_turned(trained.retain), reference=_turned(trained.reference))
+    assert list(turned.retain) != list(trained.forget)
+    assert _same(_state(turned.unlearn().model), _state(trained.unlearn().model))
+
+
+@pytest.mark.parametrize("name", ["two-named-inputs", "bert"])
+def test_an_overlap_is_found_whatever_the_order_of_named_inputs(name: str) -> None:
+    trained = _trained(KINDS[name])
+    turned = replace(trained, retain=_turned(trained.forget), retain_labels=trained.labels)
+    with pytest.raises(forsaken.errors.OverlapError) as caught:
+        turned.unlearn()
+    assert caught.value.rows == tuple(range(FORGET))
+
+
 def test_float64_input_of_a_float32_model_is_only_rounded() -> None:
     trained = _trained(KINDS["float32-float64-input"])
-    rounded = Trained(
-        trained.kind,
-        trained.model,
-        trained.forget.astype(np.float32),
-        trained.labels,
-        trained.retain.astype(np.float32),
-        trained.retain_labels,
-        trained.reference,
-    )
+    rounded = replace(trained, forget=trained.forget.astype(np.float32), retain=trained.retain.astype(np.float32))
     assert trained.forget.dtype == np.float64
     assert _same(_state(rounded.unlearn().model), _state(trained.unlearn().model))
 

@@ -17,6 +17,7 @@ from forsaken.unlearning.forsaken.method import Forsaken
 
 SCHEMA = 1
 TASK = "digits"
+METHOD = Forsaken(penalty_share=0.002)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +32,7 @@ def run_demo(seed: int = 0, progress: Progress = silent) -> Demo:
     """Train a target with 40 strangers mixed in, make it forget them, and compare with retraining."""
     stage = prepare(TASKS[TASK], seed, progress)
     scenario = stage.scenario
-    method = Forsaken(penalty_share=0.002)
-    unlearned = method(stage.target, scenario.forget, scenario.reference, scenario.retain, seed=seed, progress=progress)
+    unlearned = METHOD(stage.target, scenario.forget, scenario.reference, scenario.retain, seed=seed, progress=progress)
     after, retrained = View.of(unlearned.model, scenario), View.of(stage.retrained, scenario)
     views = {"before": stage.before, "after": after, "retrained": retrained}
     arrays = {
@@ -40,12 +40,10 @@ def run_demo(seed: int = 0, progress: Progress = silent) -> Demo:
         for name, view in views.items()
         for part in ("forget", "kept", "test")
     }
-    return Demo(_result(stage, unlearned, after, retrained, seed, method.settings), arrays)
+    return Demo(_result(stage, unlearned, after, retrained, seed), arrays)
 
 
-def _result(
-    stage: Stage, unlearned: Unlearned[Any], after: View, retrained: View, seed: int, settings: dict[str, Any]
-) -> dict[str, Any]:
+def _result(stage: Stage, unlearned: Unlearned[Any], after: View, retrained: View, seed: int) -> dict[str, Any]:
     scenario = stage.scenario
     was, now, yardstick = stage.judge(stage.before), stage.judge(after), stage.judge(retrained)
     return {
@@ -85,7 +83,7 @@ def _result(
         "oracle": stage.oracle_report().to_dict(),
         "facts": dict(unlearned.details.facts),
         "notes": list(unlearned.notes),
-        "settings": settings,
+        "settings": METHOD.settings,
         "history": [asdict(step) for step in unlearned.history],
         "provenance": provenance(),
     }

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+import torch
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -30,6 +31,7 @@ def demo(
     Example: forsaken demo --seed 1 --out runs/another
     """
     folder = _folder(out)
+    torch.set_num_threads(1)  # the network is too small for more, and one thread gives the same bits everywhere
     with bars() as progress:
         found = run_demo(seed, progress)
         report = _write(folder, found, progress)

@@ -1,0 +1,100 @@
+"""The architecture is a test: imports point one way, and the public surface is what it says."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from pathlib import Path
+
+import pytest
+
+import forsaken
+
+ROOT = Path(forsaken.__file__).parent
+# From the top down; a room imports from itself and from rooms above it.
+ROOMS = ["", "data", "models", "metrics", "oracles", "unlearning", "auditing", "federated", "bench", "report", "cli"]
+FILES = sorted(ROOT.rglob("*.py"))
+
+
+def room_of(module: str) -> str:
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 and parts[1] in ROOMS else ""
+
+
+def imports(path: Path) -> list[str]:
+    found = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            found.append(node.module or "")
+        elif isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+    return found
+
+
+def name_of(path: Path) -> str:
+    return ".".join(["forsaken", *path.relative_to(ROOT).with_suffix("").parts]).removesuffix(".__init__")
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if p != ROOT / "__init__.py"], ids=name_of)
+def test_imports_point_up(path: Path) -> None:
+    here = ROOMS.index(room_of(name_of(path)))
+    for module in imports(path):
+        if module.startswith("forsaken."):
+            there = room_of(module)
+            assert ROOMS.index(there) <= here, f"{name_of(path)} imports {module}, which is below it"
+        if module == "forsaken":
+            assert room_of(name_of(path)) == "cli", "only the command line may import the whole package"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "metrics").glob("*.py")), ids=name_of)
+def test_metrics_are_pure(path: Path) -> None:
+    assert not any(module.split(".")[0] in {"torch", "pathlib", "os"} for module in imports(path))
+
+
+def test_every_public_name_exists() -> None:
+    for name in forsaken.__all__:
+        assert hasattr(forsaken, name)
+    for name in forsaken.errors.__all__:
+        assert issubclass(getattr(forsaken.errors, name), forsaken.ForsakenError)
+
+
+def test_no_import_cycle() -> None:
+    graph = {name_of(p): [m for m in imports(p) if m.startswith("forsaken.")] for p in FILES}
+    done: set[str] = set()
+
+    def visit(module: str, trail: tuple[str, ...]) -> None:
+        assert module not in trail, " -> ".join([*trail, module])
+        if module not in done:
+            for other in graph.get(module, []):
+                visit(other, (*trail, module))
+            done.add(module)
+
+    for module in graph:
+        visit(module, ())
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_nothing_is_unpickled(path: Path) -> None:
+    assert not {"pickle", "dill", "joblib", "cloudpickle"} & {module.split(".")[0] for module in imports(path)}
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in {"torch.load", "np.load", "numpy.load"}:
+            safe = {"weights_only": "True", "allow_pickle": "False"}
+            given = {k.arg: ast.unparse(k.value) for k in node.keywords}
+            assert any(given.get(key) == value for key, value in safe.items()), ast.unparse(node)
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_files_are_one_thing(path: Path) -> None:
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 320
+
+
+def test_every_module_imports() -> None:
+    for path in FILES:
+        importlib.import_module(name_of(path))
+
+
+def test_version_is_the_package_s() -> None:
+    from importlib.metadata import version
+
+    assert forsaken.__version__ == version("forsaken")
