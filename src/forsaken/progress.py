@@ -5,23 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-from rich.progress import Progress as Bars
-
 from forsaken.types import Progress, Tick, silent
 
 
 @contextmanager
-def bars(console: Console | None = None) -> Iterator[Progress]:
+def bars() -> Iterator[Progress]:
     """Show a bar for each stage on standard error, with the time left."""
+    # Imported where it is used: who wants no bars needs no terminal library.
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import (  # noqa: PLC0415
+        BarColumn,
+        MofNCompleteColumn,
+        TaskID,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+    from rich.progress import Progress as Bars  # noqa: PLC0415
+
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -31,7 +32,7 @@ def bars(console: Console | None = None) -> Iterator[Progress]:
         TextColumn("{task.fields[text]}"),
     )
     tasks: dict[str, TaskID] = {}
-    with Bars(*columns, console=console or Console(stderr=True)) as shown:
+    with Bars(*columns, console=Console(stderr=True)) as shown:
 
         def report(tick: Tick) -> None:
             if tick.stage not in tasks:

@@ -10,15 +10,17 @@ import json
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import xgboost
 
 from forsaken._files import write_atomically
 from forsaken._random import checked_seed
 from forsaken.errors import OracleError
 from forsaken.models.logits import Forward, posteriors
+
+if TYPE_CHECKING:
+    import xgboost
 
 _FORMAT = "forsaken.shadow-oracle"
 _VERSION = 1
@@ -97,15 +99,16 @@ class ShadowOracle:
         seed : int
             For the trees.
         """
+        trees = _trees()
         inside = posteriors(shadow_model, members, forward=forward)
         outside = posteriors(shadow_model, nonmembers, forward=forward)
         features = top_posteriors(np.concatenate([inside, outside]))
         truth = np.repeat([1.0, 0.0], [len(inside), len(outside)])
         # Without equal total weights the verdict would follow the shares of the two sets.
         weights = np.repeat([0.5 / len(inside), 0.5 / len(outside)], [len(inside), len(outside)]) * len(truth)
-        data = xgboost.DMatrix(features, label=truth, weight=weights)
+        data = trees.DMatrix(features, label=truth, weight=weights)
         settings = _SETTINGS | {"seed": checked_seed(seed)}
-        return cls(xgboost.train(settings, data, num_boost_round=_TREES), inside.shape[1])
+        return cls(trees.train(settings, data, num_boost_round=_TREES), inside.shape[1])
 
     def score(self, model: object, samples: object, *, forward: Forward | None = None) -> Array:
         """Return the probability of membership of each sample, a float64 array. Higher means member."""
@@ -119,7 +122,7 @@ class ShadowOracle:
 
     def score_posteriors(self, posterior: Array) -> Array:
         """Return the probability of membership for rows of posteriors (samples x classes)."""
-        scores = self._booster.predict(xgboost.DMatrix(top_posteriors(posterior)))
+        scores = self._booster.predict(_trees().DMatrix(top_posteriors(posterior)))
         return np.asarray(scores, dtype=np.float64)
 
     def is_member(self, model: object, samples: object, *, forward: Forward | None = None) -> Array:
@@ -162,11 +165,20 @@ class ShadowOracle:
             raise OracleError(f"{path} is not an oracle: expected JSON that ShadowOracle.save wrote")
         if content.get("version") != _VERSION:
             raise OracleError(f"{path} has version {content.get('version')!r}, this package reads {_VERSION}")
-        booster = xgboost.Booster()
+        booster = _trees().Booster()
         try:
             classes = int(content["classes"])
             booster.load_model(bytearray(json.dumps(content["trees"]).encode()))
-        except (KeyError, TypeError, ValueError, xgboost.core.XGBoostError) as error:
+        except (KeyError, TypeError, ValueError, _trees().core.XGBoostError) as error:
             raise OracleError(f"{path} is damaged: its trees cannot be read") from error
         booster.set_param({"nthread": _SETTINGS["nthread"]})
         return cls(booster, classes)
+
+
+def _trees() -> Any:
+    # Imported where it is used: unlearning itself must work where the trees are not installed.
+    try:
+        import xgboost  # noqa: PLC0415
+    except ImportError as error:
+        raise OracleError("the shadow oracle needs XGBoost; install it with: pip install xgboost") from error
+    return xgboost

@@ -6,6 +6,7 @@ sample. A batch gradient would let samples cancel each other and depend on the b
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 import torch
@@ -81,7 +82,10 @@ def importance(space: ParameterSpace, samples: Samples, kind: str, progress: Pro
         inputs, label = adapter.place(part.inputs), labels[done : done + len(part)]
         if batched:
             try:
-                gradients = together(detached, inputs, label)
+                with warnings.catch_warnings():
+                    # vmap tells its own developers where it loops inside; a user cannot act on it
+                    warnings.filterwarnings("ignore", message="There is a performance drop")
+                    gradients = together(detached, inputs, label)
             except RuntimeError:  # vmap knows no rule for a layer; what is truly wrong shows again below
                 batched = False
                 continue
