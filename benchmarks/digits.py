@@ -13,9 +13,8 @@ import torch
 from common import RESULTS, add_seeds, summary, trial_rows, write_result
 
 from forsaken import Forsaken
-from forsaken.bench.demo import METHOD
 
-METHODS = {"demo": METHOD, "defaults": Forsaken(), "paper": Forsaken.paper()}
+METHODS = {"forsaken": Forsaken(), "paper": Forsaken.paper()}
 
 
 def main() -> None:

@@ -673,8 +673,9 @@ def test_a_shuffling_loader_gives_the_same_bits_each_time() -> None:
     random = torch.get_rng_state()
     first = ask(loader, 15)
     assert torch.equal(torch.get_rng_state(), random)
-    torch.manual_seed(12345)  # the program's own random numbers must not reach the order
-    assert _same(_state(ask(loader, 15)), _state(first))
+    with torch.random.fork_rng():
+        torch.manual_seed(12345)  # the program's own random numbers must not reach the order
+        assert _same(_state(ask(loader, 15)), _state(first))
     # The order of a mean plays no role beyond rounding, which a few steps do not blow up; a label that parted from
     # its sample would.
     few, plain = _state(ask(loader, 3)), _state(ask((trained.forget, wrong), 3))

@@ -17,7 +17,7 @@ from forsaken.unlearning.forsaken.method import Forsaken
 
 SCHEMA = 1
 TASK = "digits"
-METHOD = Forsaken(penalty_share=0.002)
+METHOD = Forsaken()
 
 
 @dataclass(frozen=True, slots=True)
