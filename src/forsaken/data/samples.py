@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,7 +70,7 @@ class Samples:
         if isinstance(data, Samples):
             return data
         if isinstance(data, DataLoader) or _is_dataset(data):
-            with torch_seed(seed):
+            with torch_seed(seed), _loader_seed(data, seed):
                 return _gather(data, name, classes)
         return _from_memory(data, name, classes)
 
@@ -79,6 +80,21 @@ def join(parts: Sequence[Samples]) -> Samples:
     labels = [part.labels for part in parts if part.labels is not None]
     inputs = concatenate([part.inputs for part in parts])
     return Samples(inputs, torch.cat(labels) if len(labels) == len(parts) else None)
+
+
+@contextmanager
+def _loader_seed(data: object, seed: int) -> Iterator[None]:
+    """Seed a loader's own generator inside the block, and give it back as it was."""
+    own = data.generator if isinstance(data, DataLoader) else None
+    if own is None:
+        yield
+        return
+    state = own.get_state()
+    own.manual_seed(seed)
+    try:
+        yield
+    finally:
+        own.set_state(state)
 
 
 def _is_dataset(data: object) -> bool:
@@ -108,12 +124,17 @@ def _gather(data: Any, name: str, classes: np.ndarray[Any, Any] | None) -> Sampl
 
 
 def _from_collated(batch: object) -> object:
-    # torch's collate turns the tuple of a dataset's item into a list
-    if not isinstance(batch, list | tuple):
-        return batch
-    if len(batch) == 1:
-        return batch[0]
-    return tuple(batch)
+    nest = _tuples(batch)
+    return nest[0] if isinstance(nest, tuple) and len(nest) == 1 else nest
+
+
+def _tuples(batch: object) -> object:
+    # torch's collate turns the tuples of a dataset's items into lists, at every level
+    if isinstance(batch, dict):
+        return {key: _tuples(part) for key, part in batch.items()}
+    if isinstance(batch, list | tuple) and any(isinstance(part, Tensor | dict | list | tuple) for part in batch):
+        return tuple(_tuples(part) for part in batch)
+    return batch
 
 
 def _from_memory(data: object, name: str, classes: np.ndarray[Any, Any] | None) -> Samples:
@@ -139,7 +160,9 @@ def _nest(data: object, name: str) -> Nest:
     if isinstance(data, dict):
         if not data:
             raise EmptyError(f"{name} is an empty dictionary; give at least one input")
-        return {str(key): _nest(part, f"{name}[{key!r}]") for key, part in data.items()}
+        # Sets are joined leaf by leaf, so all of them keep one order.
+        named = sorted(((str(key), part) for key, part in data.items()), key=lambda item: item[0])
+        return {key: _nest(part, f"{name}[{key!r}]") for key, part in named}
     if isinstance(data, tuple):
         if not data:
             raise EmptyError(f"{name} is an empty tuple; give at least one input")
@@ -151,7 +174,7 @@ def _tensor(data: object, name: str) -> Tensor:
     if isinstance(data, Tensor):
         leaf = data.detach()
     elif sparse.issparse(data):
-        leaf = torch.from_numpy(data.toarray())  # type: ignore[attr-defined]
+        leaf = torch.from_numpy(data.toarray(order="C"))  # type: ignore[attr-defined]
     else:
         if data is None or isinstance(data, str | bytes):
             raise InputError(f"{name} is {data!r}, expected a tensor, an array, a nest of them or a dataset")

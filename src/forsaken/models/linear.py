@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from scipy import sparse
 from sklearn.base import BaseEstimator
+from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 from sklearn.utils.validation import check_is_fitted
@@ -25,7 +26,7 @@ def is_estimator(model: object) -> bool:
 
 
 class LinearModel(nn.Module):
-    """A fitted `LogisticRegression` or `LinearSVC` as a float64 linear layer.
+    """A fitted `LogisticRegression` or `LinearSVC` as a linear layer of the estimator's dtype.
 
     The logits are the estimator's decision values; two classes have a single decision value z, which is
     read as the logits (-z/2, z/2), so that their softmax is the logistic function of z. For logistic regression
@@ -41,11 +42,14 @@ class LinearModel(nn.Module):
                 f"{type(estimator).__name__} is not supported (known estimators: {names}); of a pipeline give "
                 "the last step and inputs that the steps before it have transformed"
             )
-        check_is_fitted(estimator)
+        try:
+            check_is_fitted(estimator)
+        except NotFittedError as error:
+            raise ModelError(f"the {type(estimator).__name__} is not fitted; fit it first") from error
         coefficients = estimator.coef_
         dense = coefficients.toarray() if sparse.issparse(coefficients) else np.asarray(coefficients)
-        intercept = np.broadcast_to(np.asarray(estimator.intercept_, dtype=np.float64), (len(dense),))
-        self.weight = nn.Parameter(torch.tensor(dense, dtype=torch.float64))
+        intercept = np.broadcast_to(np.asarray(estimator.intercept_, dtype=dense.dtype), (len(dense),))
+        self.weight = nn.Parameter(torch.tensor(np.ascontiguousarray(dense)))
         self.bias = nn.Parameter(torch.tensor(np.array(intercept)), requires_grad=bool(estimator.fit_intercept))
         self.estimator = estimator
 

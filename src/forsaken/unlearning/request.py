@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from forsaken._random import checked_seed
 from forsaken.data.nest import Nest, leaves, map_nest, row_keys, shape_of
@@ -90,10 +91,11 @@ def _check_alike(forget: Samples, other: Samples, name: str) -> None:
 
 
 def _check_apart(forget: Samples, other: Samples, name: str) -> None:
+    pairs = zip(leaves(forget.inputs), leaves(other.inputs), strict=True)
+    kinds = [_common(one.dtype, two.dtype) for one, two in pairs]
     unwanted: dict[bytes, int] = {}
-    for at, key in enumerate(row_keys(forget.inputs)):
+    for at, key in enumerate(row_keys(_as_kinds(forget.inputs, kinds))):
         unwanted.setdefault(key, at)
-    kinds = [leaf.dtype for leaf in leaves(forget.inputs)]
     keys = row_keys(_as_kinds(other.inputs, kinds))
     shared = [at for at, key in enumerate(keys) if key in unwanted]
     if shared:
@@ -108,3 +110,10 @@ def _check_apart(forget: Samples, other: Samples, name: str) -> None:
 def _as_kinds(nest: Nest, kinds: list[Any]) -> Nest:
     left = iter(kinds)
     return map_nest(lambda leaf: leaf.to(next(left)), nest)
+
+
+def _common(one: torch.dtype, two: torch.dtype) -> torch.dtype:
+    """Return the dtype that equal samples are equal in: the narrower of two of a kind, else the floating one."""
+    if one.is_floating_point != two.is_floating_point:
+        return one if one.is_floating_point else two
+    return min(one, two, key=lambda kind: kind.itemsize)

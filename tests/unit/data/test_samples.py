@@ -314,13 +314,13 @@ def test_batches_of_different_lengths_are_refused() -> None:
 def test_batches_that_lose_their_labels_are_refused() -> None:
     batches = [(X, Y), X]
     loader = DataLoader(Items(batches.__getitem__, 2), batch_size=None)
-    with pytest.raises(InputError, match="forget.*labels"):
+    with pytest.raises(InputError, match=r"forget.*labels"):
         Samples.read(loader, "forget")
 
 
 @pytest.mark.parametrize("data", [TensorDataset(X[:0]), DataLoader(TensorDataset(X[:0])), Items(lambda at: X, 0)])
 def test_empty_datasets(data: object) -> None:
-    with pytest.raises(EmptyError, match="retain is empty.*at least one"):
+    with pytest.raises(EmptyError, match=r"retain is empty.*at least one"):
         Samples.read(data, "retain")
 
 

@@ -108,7 +108,7 @@ def test_what_is_no_verdict(rate: Rate, before: object, after: object, words: tu
 @both
 @pytest.mark.parametrize("size", [1, 5])
 def test_nothing_memorised_before(rate: Rate, size: int) -> None:
-    with pytest.raises(UndefinedMetricError, match=f"none of the {size} .*undefined") as caught:
+    with pytest.raises(UndefinedMetricError, match=rf"none of the {size} .*undefined") as caught:
         rate([False] * size, [True] * size)
     assert isinstance(caught.value, ArithmeticError)
 

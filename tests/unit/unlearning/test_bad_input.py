@@ -410,7 +410,9 @@ MODELS = [
         ModelError,
         ("no trainable parameter", "0"),
     ),
-    Case("bfloat16", lambda p: {"model": copy.deepcopy(p.model).bfloat16()}, ModelError, ("bfloat16", "CPU", ".float()")),
+    Case(
+        "bfloat16", lambda p: {"model": copy.deepcopy(p.model).bfloat16()}, ModelError, ("bfloat16", "CPU", ".float()")
+    ),
     Case("float16", lambda p: {"model": copy.deepcopy(p.model).half()}, ModelError, ("float16", "CPU", ".float()")),
     Case(
         "weights on the meta device",
@@ -596,7 +598,7 @@ def test_a_refused_call_changes_nothing(case: Case, problem: Problem) -> None:
 
 
 def test_lazy_weights_are_refused(problem: Problem) -> None:
-    with pytest.raises(ModelError, match="(?s)initiali[sz]ed"):
+    with pytest.raises(ModelError, match=r"(?s)initiali[sz]ed"):
         forsaken.unlearn(nn.LazyLinear(4), problem.forget[0], problem.reference)
 
 
@@ -605,7 +607,7 @@ def test_labels_of_an_estimator_are_its_class_names(problem: Problem) -> None:
     inputs, labels = problem.kept
     estimator = LogisticRegression(max_iter=300).fit(inputs.numpy(), names[labels.numpy()])
     before = estimator.coef_.tobytes()
-    with pytest.raises(InputError, match="forget.*'elk'.*does not know"):
+    with pytest.raises(InputError, match=r"forget.*'elk'.*does not know"):
         forsaken.unlearn(estimator, (problem.forget[0].numpy(), ["elk"] * 20), problem.reference.numpy())
     with pytest.raises(ForsakenError, match=r"\(7,\)"):
         forsaken.unlearn(estimator, problem.forget[0].numpy()[:, :7], problem.reference.numpy()[:, :7])
@@ -621,7 +623,7 @@ def test_overlap_lists_the_rows_to_leave_out(problem: Problem, name: str, shared
     others = problem.reference[:21].clone()
     others[shared] = problem.forget[0][: len(shared)]
     sets = {"reference": problem.reference, name: others}
-    with pytest.raises(OverlapError, match=f"{len(shared)} of 21 {name}") as caught:
+    with pytest.raises(OverlapError, match=rf"{len(shared)} of 21 {name}") as caught:
         forsaken.unlearn(problem.model, problem.forget[0], **sets)
     assert caught.value.rows == tuple(shared)
     kept = [at for at in range(21) if at not in caught.value.rows]
@@ -640,9 +642,7 @@ def test_overlap_does_not_depend_on_the_dtype(problem: Problem, ours: torch.dtyp
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(torch.float64, torch.float32), (torch.float32, torch.float64)])
-def test_overlap_is_what_the_model_cannot_tell_apart(
-    problem: Problem, ours: torch.dtype, theirs: torch.dtype
-) -> None:
+def test_overlap_is_what_the_model_cannot_tell_apart(problem: Problem, ours: torch.dtype, theirs: torch.dtype) -> None:
     # The same table once as float64 and once rounded: a float32 model is handed the very same numbers.
     finer = problem.forget[0].double() * (1 + 1e-11)
     assert not torch.equal(finer, finer.float().double())
@@ -750,7 +750,7 @@ def test_all_wrong_settings_are_reported_together(problem: Problem) -> None:
 
 
 def test_settings_that_contradict_each_other() -> None:
-    with pytest.raises(SettingsError, match='(?s)stop="calibrated" needs references.*other than "uniform"'):
+    with pytest.raises(SettingsError, match=r'(?s)stop="calibrated" needs references.*other than "uniform"'):
         forsaken.Forsaken(target="uniform", stop="calibrated")
 
 
@@ -830,9 +830,7 @@ leaf = st.one_of(
             ]
         ),
     ),
-    st.builds(
-        lambda rows, columns: torch.zeros(rows, columns).to_sparse(), st.integers(0, 3), st.integers(0, 3)
-    ),
+    st.builds(lambda rows, columns: torch.zeros(rows, columns).to_sparse(), st.integers(0, 3), st.integers(0, 3)),
     st.builds(
         lambda rows, columns, dtype: sparse.csr_matrix((rows, columns), dtype=dtype),
         st.integers(0, 3),
@@ -881,7 +879,7 @@ def test_reading_gives_samples_or_an_error_of_ours(data: object) -> None:
     parts = leaves(samples.inputs)
     assert len(samples) > 0
     assert all(len(part) == len(samples) for part in parts)
-    assert all(bool(torch.isfinite(part.float()).all()) for part in parts if part.is_floating_point())
+    assert all(bool(torch.isfinite(part.double()).all()) for part in parts if part.is_floating_point())
     assert not any(part.is_complex() or part.is_sparse for part in parts)
     assert samples.labels is None or samples.labels.shape == (len(samples),)
     assert samples.labels is None or samples.labels.dtype == torch.long

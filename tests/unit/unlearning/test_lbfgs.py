@@ -49,7 +49,12 @@ def test_finds_the_minimum() -> None:
 def test_reports_where_it_stopped() -> None:
     f = random_quadratic(20, seed=2)
     seen = []
-    found = solve(f, torch.zeros(20, dtype=torch.float64), 50, lambda p: seen.append(p) or ("x" if len(seen) == 3 else None))
+
+    def watch(point):
+        seen.append(point)
+        return "x" if len(seen) == 3 else None
+
+    found = solve(f, torch.zeros(20, dtype=torch.float64), 50, watch)
     assert (found.iterations, found.stopped) == (3, "x")
     value = 0.5 * found.nu @ f.matrix @ found.nu - f.vector @ found.nu
     assert seen[-1].objective == pytest.approx(float(value))

@@ -80,8 +80,8 @@ def by_hand(model: nn.Module, changes: dict[str, tuple[list[int], list[float]]],
 
 def test_entries_are_exactly_what_changed(problem: Problem, result: forsaken.Unlearned[nn.Module]) -> None:
     before, after = dict(problem.model.named_parameters()), dict(result.model.named_parameters())
-    for name in before:
-        old, new = before[name].detach().reshape(-1), after[name].detach().reshape(-1)
+    for name, weights in before.items():
+        old, new = weights.detach().reshape(-1), after[name].detach().reshape(-1)
         changed = (old != new).nonzero()[:, 0]
         part = result.mask.entries.get(name)
         assert (part is None) == (len(changed) == 0)
@@ -136,7 +136,7 @@ def test_apply_to_other_weights_is_refused(problem: Problem, result: forsaken.Un
         other[4].bias[0] += 1e-3  # type: ignore[index,operator]
     before = fingerprint(other)
     for wrong in (other, result.model):
-        with pytest.raises(MaskError, match="(?s)other weights.*expected.*nothing was changed") as caught:
+        with pytest.raises(MaskError, match=r"(?s)other weights.*expected.*nothing was changed") as caught:
             result.mask.apply(wrong)
         assert fingerprint(wrong)[:12] in str(caught.value)
         assert result.mask.base[:12] in str(caught.value)
@@ -144,7 +144,7 @@ def test_apply_to_other_weights_is_refused(problem: Problem, result: forsaken.Un
 
 
 def test_revert_of_weights_it_was_not_applied_to_is_refused(problem: Problem, mask: Mask) -> None:
-    with pytest.raises(MaskError, match="(?s)not the weights that the mask produced.*expected.*nothing was changed"):
+    with pytest.raises(MaskError, match=r"(?s)not the weights that the mask produced.*expected.*nothing was changed"):
         mask.revert(problem.model)
 
 
@@ -199,7 +199,7 @@ def test_without_originals_it_applies_and_does_not_revert(
     assert not loaded.revertible
     assert "not revertible" in repr(loaded)
     assert fingerprint(loaded.apply(problem.model)) == fingerprint(result.model)
-    with pytest.raises(MaskError, match="(?s)revertible=False.*original checkpoint"):
+    with pytest.raises(MaskError, match=r"(?s)revertible=False.*original checkpoint"):
         loaded.revert(result.model)
 
 
@@ -223,7 +223,7 @@ def test_no_file_and_no_folder(mask: Mask, tmp_path: Path) -> None:
 def test_other_files(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(content)
-    with pytest.raises(MaskError, match="file is not a mask.*safetensors"):
+    with pytest.raises(MaskError, match=r"file is not a mask.*safetensors"):
         Mask.load(path)
 
 
@@ -257,7 +257,7 @@ def altered(mask: Mask, folder: Path, change: Change) -> Path:
 @pytest.mark.parametrize("version", ["0", "2", "1.0", ""])
 def test_another_version(version: str, mask: Mask, tmp_path: Path) -> None:
     path = altered(mask, tmp_path, lambda about, _: about.update(version=version))
-    with pytest.raises(MaskError, match=f"version '{version}'.*reads '1'"):
+    with pytest.raises(MaskError, match=rf"version '{version}'.*reads '1'"):
         Mask.load(path)
 
 
@@ -283,7 +283,7 @@ DAMAGED: dict[str, Change] = {
 
 @pytest.mark.parametrize("change", DAMAGED.values(), ids=DAMAGED)
 def test_damaged_files_are_refused_when_read(change: Change, mask: Mask, tmp_path: Path) -> None:
-    with pytest.raises(MaskError, match="altered.*damaged"):
+    with pytest.raises(MaskError, match=r"altered.*damaged"):
         Mask.load(altered(mask, tmp_path, change))
 
 
@@ -389,7 +389,7 @@ def test_a_move_that_fails_leaves_the_old_file(mask: Mask, tmp_path: Path, monke
     for name in ("rename", "replace"):
         monkeypatch.setattr(os, name, refuse)
         monkeypatch.setattr(Path, name, refuse)
-    with pytest.raises(OutputError, match="mask.*No space left"):
+    with pytest.raises(OutputError, match=r"mask.*No space left"):
         mask.save(path)
     monkeypatch.undo()
     assert [(file.name, file.read_bytes()) for file in tmp_path.iterdir()] == [("mask", b"the old one")]

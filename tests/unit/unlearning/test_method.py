@@ -61,7 +61,9 @@ def test_microbatches_equal_one_batch_in_float64(problem64, distance: str, batch
 
 def test_mask_is_sparse_and_exact(problem) -> None:
     result = run(problem, Forsaken(penalty_share=0.02))
-    changed = sum(int((a != b).sum()) for a, b in zip(problem.model.parameters(), result.model.parameters(), strict=True))
+    changed = sum(
+        int((a != b).sum()) for a, b in zip(problem.model.parameters(), result.model.parameters(), strict=True)
+    )
     total = sum(p.numel() for p in problem.model.parameters())
     assert len(result.mask) == changed
     assert result.mask.density == changed / total
@@ -97,7 +99,10 @@ def test_coordinates_and_weights_are_one_penalty(problem64) -> None:
     shared = {"target": "uniform", "penalty": 0.1, "iterations": 2000, "stop": "none"}
     rescaled, weighted = (
         method(linear, problem64.forget, None, problem64.retain)
-        for method in (Forsaken(power=1.0, weights="none", **shared), Forsaken(power=0.0, weights="importance", **shared))
+        for method in (
+            Forsaken(power=1.0, weights="none", **shared),
+            Forsaken(power=0.0, weights="importance", **shared),
+        )
     )
     assert rescaled.history[-1].objective == pytest.approx(weighted.history[-1].objective, rel=1e-6)
     torch.testing.assert_close(mu_of(rescaled, linear), mu_of(weighted, linear), atol=1e-4, rtol=0)
@@ -169,7 +174,7 @@ def test_paper_penalty_is_the_sum_over_raw_importance(problem) -> None:
 def test_one_gradient_in_microbatches_float32(problem) -> None:
     from forsaken.unlearning.forsaken.objective import Objective
 
-    x, y = problem.kept
+    x, _ = problem.kept
     gradients = []
     for size in (None, 16):
         space = ParameterSpace(LogitModel(problem.model))
@@ -199,14 +204,40 @@ def test_progress_is_told_and_can_cancel(problem) -> None:
     steps = [tick.done for tick in ticks if tick.stage == "forget"]
     assert steps == list(range(1, result.iterations + 1))
 
-    class Enough(Exception):
+    class EnoughError(Exception):
         pass
 
     def cancel(tick):
         if tick.stage == "forget" and tick.done == 3:
-            raise Enough
+            raise EnoughError
 
     before = [p.clone() for p in problem.model.parameters()]
-    with pytest.raises(Enough):
+    with pytest.raises(EnoughError):
         run(problem, progress=cancel)
     assert all(torch.equal(a, b) for a, b in zip(before, problem.model.parameters(), strict=True))
+
+
+def test_a_loader_with_a_generator_of_its_own_gives_the_same_bits(problem) -> None:
+    from torch.utils.data import DataLoader, TensorDataset
+
+    own = torch.Generator().manual_seed(9)
+    loader = DataLoader(TensorDataset(*problem.forget), batch_size=8, shuffle=True, generator=own)
+    state = own.get_state()
+    first, again = (Forsaken(iterations=5)(problem.model, loader, problem.reference, problem.retain) for _ in range(2))
+    assert torch.equal(mu_of(first, problem.model), mu_of(again, problem.model))
+    assert torch.equal(own.get_state(), state)
+
+
+@pytest.mark.parametrize("kinds", [(torch.float64, torch.float32), (torch.float32, torch.float64)])
+def test_overlap_is_found_across_dtypes(problem, kinds) -> None:
+    forget, retain = (problem.forget[0][:5].to(kind) for kind in kinds)
+    with pytest.raises(forsaken.errors.OverlapError) as caught:
+        Forsaken()(problem.model, forget, problem.reference, retain)
+    assert caught.value.rows == (0, 1, 2, 3, 4)
+
+
+def test_bytes_and_shares_do_not_overlap_by_rounding() -> None:
+    from forsaken.unlearning.request import Request
+
+    pixels = torch.zeros(3, 4, dtype=torch.uint8)
+    Request.read(pixels, 0.3 + torch.rand(5, 4, generator=torch.Generator().manual_seed(0)))

@@ -40,7 +40,15 @@ def test_value_and_gradient(draw: torch.Generator, distance: str, batch_size: in
     scale = 0.5 + torch.rand(space.size, generator=draw, dtype=torch.float64)
     nu = 0.1 * torch.randn(space.size, generator=draw, dtype=torch.float64)
     f = Objective(
-        space, scale, Samples(forget), target, Samples(anchors), held, distance=distance, beta=0.7, batch_size=batch_size
+        space,
+        scale,
+        Samples(forget),
+        target,
+        Samples(anchors),
+        held,
+        distance=distance,
+        beta=0.7,
+        batch_size=batch_size,
     )
     f.move(nu)
     gradient = torch.full_like(nu, torch.nan)

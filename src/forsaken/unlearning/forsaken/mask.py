@@ -111,10 +111,10 @@ class Mask:
         named = dict(twin.named_parameters())
         with torch.no_grad():
             for name, part in self.entries.items():
-                flat = named[name].data.reshape(-1)
+                flat = named[name].detach().reshape(-1).clone()
                 index = part.index.to(device=flat.device, dtype=torch.long)
                 flat[index] = act(flat[index], part)
-                named[name].data.copy_(flat.view_as(named[name]))
+                named[name].copy_(flat.view_as(named[name]))
         if fingerprint(twin) != wanted:
             raise MaskError("the mask is damaged: applying it does not give the weights it names; nothing was changed")
         return as_given(twin)

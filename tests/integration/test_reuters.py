@@ -1,0 +1,33 @@
+"""The bars of the Reuters benchmark, on one seed, with the real newswires."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from forsaken import Forsaken
+from forsaken.bench.tasks import TASKS
+from forsaken.bench.trial import View, prepare
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not os.environ.get("FORSAKEN_DATA"), reason="FORSAKEN_DATA does not name the datasets' folder"),
+]
+
+
+def test_one_seed_of_the_benchmark() -> None:
+    stage = prepare(TASKS["reuters-35-11"], seed=0)
+    scenario = stage.scenario
+    assert (len(scenario.kept), len(scenario.forget), scenario.classes) == (3784, 200, 35)
+    assert len(scenario.retain_rows) == 38
+    assert 980 <= len(scenario.reference) <= 1000
+    before, retrained = stage.judge(stage.before), stage.judge(View.of(stage.retrained, scenario))
+    assert before.accuracy > 0.86
+    assert stage.memorised >= 100, "most of the forget set is memorised"
+    result = Forsaken()(stage.target, scenario.forget, scenario.reference, scenario.retain, seed=0)
+    after = stage.judge(View.of(result.model, scenario))
+    assert after.fr >= retrained.fr - 0.02
+    assert after.cfr <= 0.08
+    assert before.accuracy - after.accuracy <= 0.01
+    assert result.mask.density <= 0.05
