@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Iterable
 
 from forsaken.errors import SettingsError, UnknownNameError
@@ -33,7 +33,7 @@ class Problems:
     def number(self, name: str, value: object, *, least: float) -> None:
         """Note unless `value` is a finite number of at least `least`."""
         fits = isinstance(value, int | float) and not isinstance(value, bool)
-        if not fits or not math.isfinite(value) or value < least:  # type: ignore[arg-type,operator]
+        if not fits or not least <= value <= sys.float_info.max:  # type: ignore[operator]
             self.add(f"{name} is {value!r}, expected a number >= {least:g}")
 
     def whole(self, name: str, value: object, *, least: int) -> None:
@@ -44,7 +44,7 @@ class Problems:
     def choice(self, name: str, value: object, known: Iterable[str]) -> None:
         """Note unless `value` is one of `known`."""
         choices = tuple(known)
-        if value not in choices:
+        if not isinstance(value, str) or value not in choices:
             self.add(str(UnknownNameError(name, value, choices)))
 
     def report(self) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 from forsaken.errors import OutputError
 
 
-def write_atomically(path: str | os.PathLike[str], content: bytes) -> Path:
-    """Write `content` to a file beside `path` and move it there in one step."""
+def write_atomically(path: str | os.PathLike[str], content: bytes, *, private: bool = False) -> Path:
+    """Write `content` to a file beside `path` and move it there in one step; `private` files are the owner's alone."""
     goal = Path(path)
     try:
         handle, name = tempfile.mkstemp(dir=goal.parent, prefix=f".{goal.name}.")
@@ -20,9 +20,10 @@ def write_atomically(path: str | os.PathLike[str], content: bytes) -> Path:
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
-        umask = os.umask(0)
-        os.umask(umask)
-        draft.chmod(0o666 & ~umask)  # mkstemp makes private files; a result has the usual rights
+        if not private:  # mkstemp makes private files
+            umask = os.umask(0)
+            os.umask(umask)
+            draft.chmod(0o666 & ~umask)
         draft.replace(goal)
     except OSError as error:
         raise OutputError(f"cannot write {goal}: {error.strerror}") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from forsaken.errors import SettingsError
 from forsaken.types import Progress, Tick, silent
 
 
@@ -47,6 +48,8 @@ def reporter(progress: bool | Progress) -> Iterator[Progress]:
     """Return who is told: nobody (False), a bar (True) or the caller's own function."""
     if callable(progress):
         yield progress
+    elif not isinstance(progress, bool):
+        raise SettingsError(f"progress is {progress!r}, expected True, False or a function that takes a Tick")
     elif progress:
         with bars() as report:
             yield report

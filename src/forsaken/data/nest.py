@@ -1,6 +1,7 @@
 """Nests: a tensor, or dicts and tuples of nests, as the inputs of a model come.
 
-The first axis of every tensor in a nest counts the samples.
+The first axis of every tensor in a nest counts the samples. Dictionaries are walked in the order of their keys, so that
+nests of one shape line up however they were written.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ def map_nest(act: Callable[[Tensor], Tensor], nest: Nest) -> Nest:
     {'a': tensor([1., 1.]), 'b': (tensor([2.]),)}
     """
     if isinstance(nest, dict):
-        return {key: map_nest(act, part) for key, part in nest.items()}
+        return {key: map_nest(act, nest[key]) for key in sorted(nest)}
     if isinstance(nest, tuple):
         return tuple(map_nest(act, part) for part in nest)
     return act(nest)
@@ -30,7 +31,7 @@ def map_nest(act: Callable[[Tensor], Tensor], nest: Nest) -> Nest:
 def leaves(nest: Nest) -> list[Tensor]:
     """Return the tensors of a nest, from left to right."""
     if isinstance(nest, dict):
-        return [leaf for part in nest.values() for leaf in leaves(part)]
+        return [leaf for key in sorted(nest) for leaf in leaves(nest[key])]
     if isinstance(nest, tuple):
         return [leaf for part in nest for leaf in leaves(part)]
     return [nest]

@@ -71,8 +71,11 @@ class Samples:
             return data
         if isinstance(data, DataLoader) or _is_dataset(data):
             with torch_seed(seed), _loader_seed(data, seed):
-                return _gather(data, name, classes)
-        return _from_memory(data, name, classes)
+                samples = _gather(data, name, classes)
+        else:
+            samples = _from_memory(data, name, classes)
+        _check_finite(samples.inputs, name)
+        return samples
 
 
 def join(parts: Sequence[Samples]) -> Samples:
@@ -110,7 +113,14 @@ def _gather(data: Any, name: str, classes: np.ndarray[Any, Any] | None) -> Sampl
         if not isinstance(data, IterableDataset) and len(data) == 0:
             raise EmptyError(f"{name} is empty: its dataset has no items; give at least one sample")
         batches = DataLoader(data, batch_size=_READ_BATCH)
-    parts = [_from_memory(_from_collated(batch), name, classes) for batch in batches]
+    try:
+        gathered = list(batches)
+    except (TypeError, RuntimeError, KeyError, ValueError, AttributeError, IndexError) as error:
+        raise InputError(
+            f"the items of {name} cannot be put into batches ({error}); give items of one shape, or a "
+            "DataLoader with a collate_fn"
+        ) from error
+    parts = [_from_memory(_from_collated(batch), name, classes) for batch in gathered]
     if not parts:
         raise EmptyError(f"{name} is empty: its loader gave no batch; give at least one sample")
     shapes = {repr(shape_of(part.inputs)) for part in parts}
@@ -120,6 +130,8 @@ def _gather(data: Any, name: str, classes: np.ndarray[Any, Any] | None) -> Sampl
             f"the batches of {name} hold samples of different shapes ({found}); "
             "pad them to one length in the loader's collate_fn"
         )
+    if len({part.labels is None for part in parts}) > 1:
+        raise InputError(f"some batches of {name} have labels and some have not; give them to all or to none")
     return join(parts)
 
 
@@ -152,7 +164,6 @@ def _from_memory(data: object, name: str, classes: np.ndarray[Any, Any] | None) 
         raise InputError(f"the inputs of {name} disagree on the number of samples: {sorted(counts)}")
     if counts == {0}:
         raise EmptyError(f"{name} is empty; give at least one sample")
-    _check_finite(inputs, name)
     return Samples(inputs, None if labels is None else _labels(labels, length(inputs), name, classes))
 
 
@@ -160,9 +171,7 @@ def _nest(data: object, name: str) -> Nest:
     if isinstance(data, dict):
         if not data:
             raise EmptyError(f"{name} is an empty dictionary; give at least one input")
-        # Sets are joined leaf by leaf, so all of them keep one order.
-        named = sorted(((str(key), part) for key, part in data.items()), key=lambda item: item[0])
-        return {key: _nest(part, f"{name}[{key!r}]") for key, part in named}
+        return {str(key): _nest(part, f"{name}[{key!r}]") for key, part in data.items()}
     if isinstance(data, tuple):
         if not data:
             raise EmptyError(f"{name} is an empty tuple; give at least one input")
@@ -173,8 +182,14 @@ def _nest(data: object, name: str) -> Nest:
 def _tensor(data: object, name: str) -> Tensor:
     if isinstance(data, Tensor):
         leaf = data.detach()
+        odd = leaf.is_complex() or leaf.is_quantized or (leaf.is_floating_point() and leaf.itemsize < 2)
+        if odd or leaf.is_meta or leaf.layout != torch.strided:
+            raise InputError(
+                f"{name} is a {leaf.layout} tensor of {leaf.dtype} on {leaf.device}, expected a dense tensor of real "
+                "numbers; convert it first, for example with .to_dense() or .float()"
+            )
     elif sparse.issparse(data):
-        leaf = torch.from_numpy(data.toarray(order="C"))  # type: ignore[attr-defined]
+        leaf = _from_array(data.toarray(order="C"), name)  # type: ignore[attr-defined]
     else:
         if data is None or isinstance(data, str | bytes):
             raise InputError(f"{name} is {data!r}, expected a tensor, an array, a nest of them or a dataset")
@@ -192,11 +207,16 @@ def _tensor(data: object, name: str) -> Tensor:
 def _from_array(data: object, name: str) -> Tensor:
     try:
         array = np.asarray(data)
-    except ValueError as error:
+    except (ValueError, TypeError, RuntimeError) as error:
         raise InputError(f"{name} cannot be read as one array: {error}") from error
     if array.dtype.kind not in "fiub":
         raise InputError(f"{name} has dtype {array.dtype}, expected numbers; turn text or objects into numbers first")
+    if array.dtype.kind == "f" and array.dtype.itemsize > 8:
+        array = array.astype(np.float64)
+    array = array.astype(array.dtype.newbyteorder("="))
     if array.dtype.kind == "u" and array.dtype.itemsize > 1:
+        if array.size and array.max() > np.iinfo(np.int64).max:
+            raise InputError(f"{name} holds {array.max()}, expected whole numbers of at most 2**63 - 1; rescale them")
         array = array.astype(np.int64)
     return torch.from_numpy(np.array(array, copy=True, order="C"))
 
@@ -204,7 +224,7 @@ def _from_array(data: object, name: str) -> Tensor:
 def _check_finite(inputs: Nest, name: str) -> None:
     for leaf in leaves(inputs):
         if leaf.is_floating_point() and not bool(torch.isfinite(leaf).all()):
-            bad = (~torch.isfinite(leaf)).view(len(leaf), -1).any(1).nonzero()[:, 0].tolist()
+            bad = (~torch.isfinite(leaf)).reshape(len(leaf), -1).any(1).nonzero()[:, 0].tolist()
             raise InputError(
                 f"{name} holds NaN or infinite values in {len(bad)} of {len(leaf)} samples "
                 f"(first: sample {bad[0]}); clean or drop them"
@@ -212,7 +232,11 @@ def _check_finite(inputs: Nest, name: str) -> None:
 
 
 def _labels(labels: object, count: int, name: str, classes: np.ndarray[Any, Any] | None) -> Tensor:
-    array = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+    try:
+        array = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+    except (TypeError, ValueError, RuntimeError) as error:
+        kind = getattr(labels, "dtype", type(labels).__name__)
+        raise InputError(f"the labels of {name} ({kind}) cannot be read ({error}); expected class numbers") from error
     if array.ndim != 1 or (classes is None and array.dtype.kind not in "iub"):
         raise InputError(
             f"the labels of {name} have shape {array.shape} and dtype {array.dtype}, expected ({count},) class "

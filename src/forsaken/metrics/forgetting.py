@@ -57,7 +57,10 @@ def catastrophic_forgetting_rate(before: ArrayLike, after: ArrayLike) -> float:
 
 
 def _verdicts(before: ArrayLike, after: ArrayLike) -> tuple[Verdicts, Verdicts]:
-    was, now = np.asarray(before), np.asarray(after)
+    try:
+        was, now = np.asarray(before), np.asarray(after)
+    except ValueError as error:
+        raise InputError(f"before and after must be flat boolean arrays of verdicts: {error}") from error
     for name, verdicts in (("before", was), ("after", now)):
         if verdicts.dtype != np.bool_ or verdicts.ndim != 1:
             raise InputError(

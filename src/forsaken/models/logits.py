@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from forsaken.data.nest import Nest, map_nest
+from forsaken.data.nest import Nest, leaves, map_nest, shape_of
 from forsaken.data.samples import Samples
-from forsaken.errors import ModelError, NonFiniteError
+from forsaken.errors import ForsakenError, ModelError, NonFiniteError
 from forsaken.models.linear import LinearModel, is_estimator
 
 Forward: TypeAlias = Callable[[nn.Module, Any], Tensor]
@@ -40,6 +40,8 @@ class LogitModel(nn.Module):
         super().__init__()
         self.model = model
         self.call = forward
+        if forward is not None and not callable(forward):
+            raise ModelError(f"forward is {forward!r}, expected a function: forward=lambda model, inputs: ...")
         dtypes = {p.dtype for p in model.parameters() if p.is_floating_point()}
         self.dtype = dtypes.pop() if len(dtypes) == 1 else None
         self.device = next((p.device for p in model.parameters()), torch.device("cpu"))
@@ -125,12 +127,26 @@ def predict_logits(
     adapter = LogitModel(as_module(model), forward)
     samples = Samples.read(data, "the samples to predict")
     with evaluation(adapter), torch.no_grad():
-        parts = [adapter(adapter.place(part.inputs)).cpu() for part in samples.batches(batch_size)]
+        parts = [_called(adapter, part) for part in samples.batches(batch_size)]
     logits = torch.cat(parts)
     if len(logits) != len(samples):
         raise ModelError(f"the model returned {len(logits)} rows of logits for {len(samples)} samples")
     if not bool(torch.isfinite(logits).all()):
         raise NonFiniteError("the model's logits are NaN or infinite for some samples; check its weights")
+    return logits
+
+
+def _called(adapter: LogitModel, samples: Samples) -> Tensor:
+    try:
+        logits: Tensor = adapter(adapter.place(samples.inputs)).cpu()
+    except (ForsakenError, torch.OutOfMemoryError):
+        raise
+    except (RuntimeError, TypeError, ValueError, IndexError, KeyError, AttributeError) as error:
+        kinds = ", ".join(sorted({str(leaf.dtype) for leaf in leaves(samples.inputs)}))
+        raise ModelError(
+            f"the model cannot take samples of shape {shape_of(samples.inputs)} ({kinds}): {error}; give what it was "
+            "trained on, or say how to call it with forward=lambda model, inputs: ..."
+        ) from error
     return logits
 
 

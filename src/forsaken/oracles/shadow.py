@@ -16,6 +16,7 @@ import numpy as np
 
 from forsaken._files import write_atomically
 from forsaken._random import checked_seed
+from forsaken.data.samples import Samples
 from forsaken.errors import OracleError
 from forsaken.models.logits import Forward, posteriors
 
@@ -66,7 +67,7 @@ class ShadowOracle:
     >>> from torch import nn
     >>> confident, unsure = np.diag([9.0] * 4), np.diag([1.0] * 4)
     >>> oracle = ShadowOracle.fit(nn.Identity(), members=confident, nonmembers=unsure)
-    >>> oracle.is_member(nn.Identity(), np.array([[0.0, 8.9, 0.0, 0.0]]))
+    >>> oracle.is_member(nn.Identity(), np.array([[0.0, 9.5, 0.0, 0.0]]))
     array([ True])
     """
 
@@ -100,12 +101,14 @@ class ShadowOracle:
             For the trees.
         """
         trees = _trees()
-        inside = posteriors(shadow_model, members, forward=forward)
-        outside = posteriors(shadow_model, nonmembers, forward=forward)
+        inside = posteriors(shadow_model, Samples.read(members, "members"), forward=forward)
+        outside = posteriors(shadow_model, Samples.read(nonmembers, "nonmembers"), forward=forward)
         features = top_posteriors(np.concatenate([inside, outside]))
         truth = np.repeat([1.0, 0.0], [len(inside), len(outside)])
-        # Without equal total weights the verdict would follow the shares of the two sets.
-        weights = np.repeat([0.5 / len(inside), 0.5 / len(outside)], [len(inside), len(outside)]) * len(truth)
+        # Equal total weights, or the verdict would follow the shares of the two sets; the smaller set's size in all, or
+        # it would follow how often the larger one repeats itself.
+        total = min(len(inside), len(outside))
+        weights = np.repeat([total / len(inside), total / len(outside)], [len(inside), len(outside)])
         data = trees.DMatrix(features, label=truth, weight=weights)
         settings = _SETTINGS | {"seed": checked_seed(seed)}
         return cls(trees.train(settings, data, num_boost_round=_TREES), inside.shape[1])
@@ -122,6 +125,10 @@ class ShadowOracle:
 
     def score_posteriors(self, posterior: Array) -> Array:
         """Return the probability of membership for rows of posteriors (samples x classes)."""
+        if posterior.ndim != 2 or posterior.shape[1] != self.classes or not np.isfinite(posterior).all():
+            raise OracleError(
+                f"the posteriors have shape {posterior.shape} or are not finite, expected (samples, {self.classes})"
+            )
         scores = self._booster.predict(_trees().DMatrix(top_posteriors(posterior)))
         return np.asarray(scores, dtype=np.float64)
 
@@ -169,8 +176,11 @@ class ShadowOracle:
         try:
             classes = int(content["classes"])
             booster.load_model(bytearray(json.dumps(content["trees"]).encode()))
+            fits = booster.num_features() == min(classes, _TOP)
         except (KeyError, TypeError, ValueError, _trees().core.XGBoostError) as error:
             raise OracleError(f"{path} is damaged: its trees cannot be read") from error
+        if not fits:
+            raise OracleError(f"{path} is damaged: its trees do not fit {classes} classes")
         booster.set_param({"nthread": _SETTINGS["nthread"]})
         return cls(booster, classes)
 

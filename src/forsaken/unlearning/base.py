@@ -201,6 +201,8 @@ def _copy(module: nn.Module) -> nn.Module:
 
 
 def _check_model(module: nn.Module) -> None:
+    if any(isinstance(p, nn.parameter.UninitializedParameter) for p in module.parameters()):
+        raise ModelError("the model has lazy parameters that are not initialised; call it on a batch and train it")
     devices = {p.device for p in module.parameters()}
     if len(devices) > 1:
         raise ModelError(f"the model lies on several devices ({sorted(map(str, devices))}); put it on one")

@@ -88,6 +88,9 @@ def _check_alike(forget: Samples, other: Samples, name: str) -> None:
         raise InputError(
             f"a forget sample has shape {ours} but a {name} sample has {theirs}; they must be inputs of the same model"
         )
+    for a, b in zip(leaves(forget.inputs), leaves(other.inputs), strict=True):
+        if a.is_floating_point() != b.is_floating_point():
+            raise InputError(f"forget is {a.dtype} but {name} is {b.dtype}; they must be inputs of the same model")
 
 
 def _check_apart(forget: Samples, other: Samples, name: str) -> None:
@@ -113,7 +116,7 @@ def _as_kinds(nest: Nest, kinds: list[Any]) -> Nest:
 
 
 def _common(one: torch.dtype, two: torch.dtype) -> torch.dtype:
-    """Return the dtype that equal samples are equal in: the narrower of two of a kind, else the floating one."""
-    if one.is_floating_point != two.is_floating_point:
-        return one if one.is_floating_point else two
-    return min(one, two, key=lambda kind: kind.itemsize)
+    """Return the dtype that equal samples are equal in: the coarser of two floats, the wider of two integers."""
+    if not one.is_floating_point:
+        return torch.promote_types(one, two)
+    return max(one, two, key=lambda kind: torch.finfo(kind).eps)

@@ -13,7 +13,7 @@ METHODS: dict[str, type[Unlearner]] = {"forsaken": Forsaken}
 
 def build(name: str, settings: dict[str, Any]) -> Unlearner:
     """Return the method called `name` with these settings."""
-    if name not in METHODS:
+    if not isinstance(name, str) or name not in METHODS:
         raise UnknownNameError("method", name, METHODS)
     kind = METHODS[name]
     known = getattr(kind, "__dataclass_fields__", {})

@@ -85,7 +85,5 @@ def test_memorised_compares_with_the_references() -> None:
 
 def test_non_members_are_mostly_not_memorised() -> None:
     draw = torch.Generator().manual_seed(0)
-    answers = [
-        memorised(torch.randn(50, generator=draw), torch.randn(500, generator=draw)) for _ in range(300)
-    ]
+    answers = [memorised(torch.randn(50, generator=draw), torch.randn(500, generator=draw)) for _ in range(300)]
     assert sum(answers) / 300 < 0.25  # one standard error: 16 %

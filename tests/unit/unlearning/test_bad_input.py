@@ -462,7 +462,7 @@ MODELS = [
         ForsakenError,
         ("gradient",),
     ),
-    Case("forward is no function", lambda p: {"forward": 3}, ForsakenError, ("forward", "3", "callable")),
+    Case("forward is no function", lambda p: {"forward": 3}, ForsakenError, ("forward", "3", "function")),
     Case(
         "forward gives no logits",
         lambda p: {"forward": lambda model, inputs: [model(inputs)]},
@@ -670,6 +670,23 @@ def test_fractions_are_not_taken_for_the_whole_numbers_below_them(problem: Probl
     with pytest.raises(ForsakenError) as caught:
         forsaken.unlearn(problem.model, whole, whole.float() + 0.25 * whole.float().sign())
     assert not isinstance(caught.value, OverlapError)  # integers cannot be fed to this model, and that is the problem
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (torch.tensor([[256, 1]]), torch.tensor([[0, 1]], dtype=torch.uint8)),
+        (torch.tensor([[5, 7]]), torch.ones(1, 2) > 0),
+    ],
+    ids=["uint8", "bool"],
+)
+def test_whole_numbers_are_not_wrapped_into_a_narrower_kind(ours: Tensor, theirs: Tensor) -> None:
+    torch.manual_seed(0)
+    words = nn.Sequential(nn.Embedding(300, 4), nn.Flatten(), nn.Linear(8, 3))
+    result = forsaken.unlearn(
+        words, ours, retain=theirs, target="uniform", forward=lambda model, inputs: model(inputs.long()), iterations=2
+    )
+    assert len(result.mask) > 0
 
 
 def test_negative_zero_is_zero(problem: Problem) -> None:

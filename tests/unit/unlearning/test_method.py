@@ -234,10 +234,3 @@ def test_overlap_is_found_across_dtypes(problem, kinds) -> None:
     with pytest.raises(forsaken.errors.OverlapError) as caught:
         Forsaken()(problem.model, forget, problem.reference, retain)
     assert caught.value.rows == (0, 1, 2, 3, 4)
-
-
-def test_bytes_and_shares_do_not_overlap_by_rounding() -> None:
-    from forsaken.unlearning.request import Request
-
-    pixels = torch.zeros(3, 4, dtype=torch.uint8)
-    Request.read(pixels, 0.3 + torch.rand(5, 4, generator=torch.Generator().manual_seed(0)))

@@ -111,6 +111,8 @@ class Mask:
         named = dict(twin.named_parameters())
         with torch.no_grad():
             for name, part in self.entries.items():
+                if not _fits(part.index, named.get(name)):
+                    raise MaskError(f"the mask is damaged: its entries of {name} do not fit; nothing was changed")
                 flat = named[name].detach().reshape(-1).clone()
                 index = part.index.to(device=flat.device, dtype=torch.long)
                 flat[index] = act(flat[index], part)
@@ -125,7 +127,7 @@ class Mask:
         Parameters
         ----------
         path : path
-            The file to write, in one step.
+            The file to write, in one step, readable by its owner alone.
         revertible : bool
             Whether to keep the original values of the changed entries. With them the file alone restores the memory
             bit for bit; without them it still restores it to rounding, since it holds μ.
@@ -144,7 +146,7 @@ class Mask:
             "trainable": str(self.trainable),
             "settings": json.dumps(dict(self.settings)),
         }
-        return write_atomically(path, safetensors.torch.save(tensors, metadata=about))
+        return write_atomically(path, safetensors.torch.save(tensors, metadata=about), private=True)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Mask:
@@ -176,5 +178,18 @@ def _from_file(about: Mapping[str, str], tensors: Mapping[str, Tensor]) -> Mask:
             others = [part.mu] if part.original is None else [part.mu, part.original]
             if any(index.shape != other.shape or index.dim() != 1 for other in others):
                 raise ValueError(f"the entries of {name} disagree in number")
+            if index.is_floating_point() or not part.mu.is_floating_point():
+                raise ValueError(f"the entries of {name} have dtypes {index.dtype} and {part.mu.dtype}")
             entries[name] = part
-    return Mask(entries, int(about["trainable"]), about["base"], about["new"], json.loads(about["settings"]))
+        elif f"index/{name}" not in tensors:
+            raise ValueError(f"{key} has no positions")
+    trainable, settings = int(about["trainable"]), json.loads(about["settings"])
+    if trainable < 1 or not isinstance(settings, dict):
+        raise ValueError(f"trainable is {trainable}, or the settings are not a table")
+    return Mask(entries, trainable, about["base"], about["new"], settings)
+
+
+def _fits(index: Tensor, weights: Tensor | None) -> bool:
+    if weights is None or not len(index):
+        return weights is not None
+    return int(index.min()) >= 0 and int(index.max()) < weights.numel()

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from forsaken.data.samples import Samples, join
-from forsaken.errors import ForsakenError
+from forsaken.errors import ForsakenError, ModelError
 from forsaken.unlearning.forsaken.search import Smooth
 from forsaken.unlearning.forsaken.space import ParameterSpace
 from forsaken.unlearning.forsaken.targets import centre
@@ -127,9 +127,15 @@ class Objective:
 
     def _logits(self, inputs: object) -> Tensor:
         try:
-            return self.space.logits(inputs).double()  # type: ignore[arg-type]
+            logits = self.space.logits(inputs).double()  # type: ignore[arg-type]
         except torch.OutOfMemoryError as error:
             raise ForsakenError("a batch does not fit into memory; give batch_size= with fewer samples") from error
+        if not logits.requires_grad:
+            raise ModelError(
+                "the logits do not depend on the chosen parameters by a gradient; remove detach(), no_grad() or "
+                "rounding from the model, or choose other parameters="
+            )
+        return logits
 
     def _parts(self, logits: Tensor, wanted: Tensor, seen: int) -> tuple[Tensor, Tensor]:
         cut = min(max(self.forgotten - seen, 0), len(wanted))

@@ -90,7 +90,9 @@ def choose(
         if not picked:
             raise SettingsError(f"parameters= chose none of {_few(free)}; at least one must be free to change")
         return picked
-    patterns = [chosen] if isinstance(chosen, str) else list(chosen)
+    patterns = [chosen] if isinstance(chosen, str) else chosen
+    if not isinstance(patterns, list | tuple) or not all(isinstance(at, str) for at in patterns):
+        raise SettingsError(f"parameters is {chosen!r}, expected names, patterns such as 'layer4.*', or a function")
     for pattern in patterns:
         if not any(fnmatch.fnmatchcase(name, pattern) for name in free):
             frozen = any(fnmatch.fnmatchcase(name, pattern) for name in named)

@@ -68,7 +68,16 @@ def uniform(count: int, classes: int) -> Tensor:
 
 def given(targets: object, count: int, classes: int) -> Tensor:
     """Check logits handed in sample by sample, and centre them."""
-    logits = torch.as_tensor(targets).detach().cpu().double()
+    try:
+        logits = torch.as_tensor(targets).detach().cpu()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(
+            f"targets is {targets!r:.60}, which is no array of numbers ({error}); expected logits of shape "
+            f"({count}, {classes})"
+        ) from error
+    if logits.is_complex():
+        raise InputError(f"targets has dtype {logits.dtype}, expected real logits; take their real part")
+    logits = logits.double()
     if logits.dim() == 1:
         logits = logits.unsqueeze(1)
     if logits.dim() == 2 and logits.shape[1] == 1 and classes == 2:
