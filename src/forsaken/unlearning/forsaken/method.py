@@ -6,7 +6,6 @@ minimise over ν:   dist(D) + β · anchor(D_0) + λ Σ w|ν|        θ = θ_0 �
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
@@ -20,24 +19,20 @@ from forsaken._random import generator
 from forsaken.data.samples import Samples, join
 from forsaken.errors import NonFiniteError, SettingsError
 from forsaken.models.logits import LogitModel, predict_logits
-from forsaken.types import Tick
-from forsaken.unlearning.base import Details, Step, Unlearner
+from forsaken.unlearning.base import Details, Unlearner
 from forsaken.unlearning.forsaken import aims
 from forsaken.unlearning.forsaken.importance import LOSSES, importance, scaled
 from forsaken.unlearning.forsaken.lbfgs import lbfgs
-from forsaken.unlearning.forsaken.mask import Mask
 from forsaken.unlearning.forsaken.objective import DISTANCES, Objective
 from forsaken.unlearning.forsaken.owlqn import owlqn
 from forsaken.unlearning.forsaken.record import mask_of
-from forsaken.unlearning.forsaken.search import Point
 from forsaken.unlearning.forsaken.space import Filter, ParameterSpace
+from forsaken.unlearning.forsaken.stopping import STOPS, Watcher
 from forsaken.unlearning.forsaken.targets import centre
 from forsaken.unlearning.request import Request
 
 OPTIMISERS = {"lbfgs": lbfgs, "owlqn": owlqn}
 WEIGHTS = ("importance", "importance-raw", "none")
-STOPS = ("calibrated", "converged", "none")
-_SETTLED, _SPAN = 1e-4, 5  # converged: the objective changed by less than this share over so many iterations
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,7 +198,7 @@ class Forsaken(Unlearner):
             "penalty_max": largest if bounded else None,
             "penalty_share": penalty / largest if bounded else None,
         }
-        history: list[Step] = []
+        watcher = Watcher(self.stop, aim.bound, space.trainable, self.iterations, request.progress)
         found = OPTIMISERS[self.optimiser](
             objective,
             start.value,
@@ -211,13 +206,12 @@ class Forsaken(Unlearner):
             weight * penalty,
             iterations=self.iterations,
             history=self.history,
-            watch=self._watch(history, aim.bound, space.trainable, request),
+            watch=watcher,
         )
         mask = mask_of(space, scale * found.nu, student, self.settings)
+        history = tuple(watcher.history)
         facts["distance_after"] = history[-1].distance if history else start.distance
-        return Details(
-            found.stopped, found.iterations, objective.evaluations, tuple(history), mask, facts, tuple(notes)
-        )
+        return Details(found.stopped, found.iterations, objective.evaluations, history, mask, facts, tuple(notes))
 
     def _omega(self, space: ParameterSpace, guard: Samples | None, request: Request) -> Tensor | None:
         if guard is None or (self.power == 0 and self.weights == "none"):
@@ -247,33 +241,6 @@ class Forsaken(Unlearner):
             order = generator(request.seed, 11).permutation(len(request.reference))
             parts.append(request.reference.rows(order[: self.anchor_references]))
         return join([Samples(part.inputs) for part in parts]) if parts else None
-
-    def _watch(self, history: list[Step], bound: float | None, trainable: int, request: Request) -> Any:
-        begun = time.perf_counter()
-
-        def watch(point: Point) -> str | None:
-            history.append(
-                Step(
-                    point.iteration,
-                    point.objective,
-                    point.smooth.distance,
-                    point.smooth.anchor,
-                    point.penalty,
-                    point.nonzero / trainable,
-                    point.step,
-                    time.perf_counter() - begun,
-                )
-            )
-            request.progress(Tick("forget", point.iteration, self.iterations, f"objective {point.objective:.4g}"))
-            if self.stop == "calibrated" and bound is not None and point.smooth.distance <= bound:
-                return "calibrated"
-            if self.stop == "converged" and len(history) > _SPAN:
-                earlier = history[-1 - _SPAN].objective
-                if abs(earlier - point.objective) < _SETTLED * abs(point.objective):
-                    return "converged"
-            return None
-
-        return watch
 
     def hint(self, details: Details) -> str:
         """Say how the penalty stands to the largest that moves anything."""
@@ -315,6 +282,3 @@ def _prepared(student: nn.Module) -> Iterator[None]:
     finally:
         for p, flag in flags:
             p.requires_grad_(flag)
-
-
-__all__ = ["Forsaken", "Mask"]
