@@ -1,0 +1,46 @@
+"""What the README shows, runs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+
+
+def test_python_examples_run(problem, tmp_path, monkeypatch) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    assert len(blocks) >= 3
+    x, y = problem.forget
+    names = {
+        "model": problem.model,
+        "x": x,
+        "y": y,
+        "x_n": problem.reference,
+        "x_0": problem.retain[0],
+        "y_0": problem.retain[1],
+        "shadow_model": problem.model,
+        "x_in": problem.kept[0],
+        "x_out": problem.test[0],
+    }
+    monkeypatch.chdir(tmp_path)
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), names)
+    assert names["result"].stopped != "not-memorised"
+    assert (tmp_path / "mask.safetensors").exists()
+
+
+def test_links_lead_somewhere() -> None:
+    pages = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    for page in pages:
+        for link in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
+            if not link.startswith("http"):
+                assert (page.parent / link).exists(), f"{page.name} links to {link}"
+
+
+@pytest.mark.parametrize("target", ["demo", "test"])
+def test_make_knows_the_two_commands(target: str) -> None:
+    assert f"\n{target}: " in (ROOT / "Makefile").read_text(encoding="utf-8")

@@ -1,0 +1,37 @@
+"""Bars go to standard error, and only for those who ask."""
+
+from __future__ import annotations
+
+import pytest
+
+from forsaken.errors import SettingsError
+from forsaken.progress import reporter
+from forsaken.types import Tick
+
+
+def test_a_bar_is_drawn_on_standard_error(capsys) -> None:
+    with reporter(True) as report:
+        report(Tick("forget", 1, 4))
+        report(Tick("forget", 4, 4, "done"))
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "forget" in shown.err
+    assert "4/4" in shown.err
+
+
+def test_silence_is_the_default(capsys) -> None:
+    with reporter(False) as report:
+        report(Tick("forget", 1, 4))
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_function_is_told() -> None:
+    ticks = []
+    with reporter(ticks.append) as report:
+        report(Tick("forget", 1, 4))
+    assert ticks == [Tick("forget", 1, 4)]
+
+
+def test_anything_else_is_refused() -> None:
+    with pytest.raises(SettingsError, match="progress is 'yes'"), reporter("yes"):
+        pass
