@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import tempfile
+import secrets
 from pathlib import Path
 
 from forsaken.errors import OutputError
@@ -12,18 +12,16 @@ from forsaken.errors import OutputError
 def write_atomically(path: str | os.PathLike[str], content: bytes, *, private: bool = False) -> Path:
     """Write `content` to a file beside `path` and move it there in one step; `private` files are the owner's alone."""
     goal = Path(path)
+    draft = goal.parent / f".{goal.name}.{secrets.token_hex(6)}"
     try:
-        handle, name = tempfile.mkstemp(dir=goal.parent, prefix=f".{goal.name}.")
+        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666)
     except OSError as error:
         raise OutputError(f"cannot write {goal}: {error.strerror}; does its folder exist?") from error
-    draft = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
-        if not private:  # mkstemp makes private files
-            umask = os.umask(0)
-            os.umask(umask)
-            draft.chmod(0o666 & ~umask)
+            file.flush()
+            os.fsync(file.fileno())  # or a power cut could leave an empty file under the final name
         draft.replace(goal)
     except OSError as error:
         raise OutputError(f"cannot write {goal}: {error.strerror}") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import nn
 from forsaken.bench.tasks import Task
 from forsaken.data.samples import Samples
 from forsaken.data.scenario import Scenario
+from forsaken.errors import UndefinedMetricError
 from forsaken.metrics import catastrophic_forgetting_rate, forgetting_rate
 from forsaken.models.logits import posteriors
 from forsaken.models.train import train
@@ -19,6 +21,8 @@ from forsaken.oracles.shadow import OracleReport, ShadowOracle
 from forsaken.types import Progress, silent
 
 Array = np.ndarray[Any, Any]
+
+MOST = 2**28  # the largest seed: the trainings' own seeds are made of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +49,9 @@ class Verdict:
 
     Attributes
     ----------
-    fr : float
-        Forgetting rate on the forget set; compare with the retrained model's.
-    cfr : float
+    fr : float or None
+        Forgetting rate on the forget set; compare with the retrained model's. None where nothing was memorised.
+    cfr : float or None
         Catastrophic forgetting rate on kept training samples that no method used; lower is better.
     accuracy : float
         On the test set.
@@ -55,12 +59,12 @@ class Verdict:
         The mean largest posterior of the forget samples; compare with the retrained model's.
     """
 
-    fr: float
-    cfr: float
+    fr: float | None
+    cfr: float | None
     accuracy: float
     confidence: float
 
-    def to_dict(self) -> dict[str, float]:
+    def to_dict(self) -> dict[str, float | None]:
         """Return the numbers by name."""
         return asdict(self)
 
@@ -82,8 +86,8 @@ class Stage:
         oracle, before = self.oracle, self.before
         labels = _labels(self.scenario.test)
         return Verdict(
-            fr=forgetting_rate(_members(oracle, before.forget), _members(oracle, view.forget)),
-            cfr=catastrophic_forgetting_rate(_members(oracle, before.kept), _members(oracle, view.kept)),
+            fr=_defined(forgetting_rate, _members(oracle, before.forget), _members(oracle, view.forget)),
+            cfr=_defined(catastrophic_forgetting_rate, _members(oracle, before.kept), _members(oracle, view.kept)),
             accuracy=float(np.mean(view.test.argmax(1) == labels)),
             confidence=float(view.forget.max(1).mean()),
         )
@@ -115,6 +119,13 @@ def prepare(task: Task, seed: int, progress: Progress = silent) -> Stage:
     oracle = ShadowOracle.fit(shadow, members=scenario.shadow_members, nonmembers=scenario.shadow_nonmembers, seed=seed)
     before = View.of(target, scenario)
     return Stage(scenario, target, retrained, oracle, train_seconds, retrain_seconds, before)
+
+
+def _defined(rate: Callable[[Array, Array], float], before: Array, after: Array) -> float | None:
+    try:
+        return rate(before, after)
+    except UndefinedMetricError:  # nothing was memorised: no number, rather than one that means nothing
+        return None
 
 
 def _members(oracle: ShadowOracle, posterior: Array) -> Array:

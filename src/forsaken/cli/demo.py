@@ -15,6 +15,7 @@ from rich.table import Table
 
 from forsaken._files import write_atomically
 from forsaken.bench.demo import Demo, run_demo
+from forsaken.bench.trial import MOST
 from forsaken.errors import OutputError
 from forsaken.progress import bars
 from forsaken.report.demo import ARRAYS, RESULT, write_report
@@ -23,7 +24,7 @@ from forsaken.types import Tick
 
 def demo(
     out: Annotated[Path, typer.Option(help="The folder for result.json and report.html.")] = Path("runs/demo"),
-    seed: Annotated[int, typer.Option(min=0, help="Decides the split and the trainings.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=MOST, help="Decides the split and the trainings.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON instead of a table.")] = False,
 ) -> None:
     """Forget 40 samples of a digits classifier, and compare with retraining.
@@ -40,17 +41,19 @@ def demo(
         return
     console = Console()
     console.print(table(found.result))
-    console.print(f"report: {report}\nresult: {folder / RESULT}", highlight=False, soft_wrap=True)
+    console.print(f"report: {report}\nresult: {folder / RESULT}", highlight=False, soft_wrap=True, markup=False)
 
 
 def table(result: dict[str, Any]) -> Table:
     """Return the numbers as a table for people."""
     retrain, sure = result["retrain"], result["forget_confidence"]
-    shown = Table(title=f"{result['counts']['forget']} samples forgotten (digits, seed {result['seed']}, one run)")
+    counts = result["counts"]
+    kept = f"{counts['retain']} retain samples, {counts['retain'] / counts['train']:.0%} of the training data"
+    shown = Table(title=f"{counts['forget']} samples forgotten (digits, seed {result['seed']}, one run; {kept})")
     for name, side in (("", "left"), ("before", "right"), ("after", "right"), ("retrained", "right")):
         shown.add_column(name, justify=side)  # type: ignore[arg-type]
-    shown.add_row("forgetting rate (FR)", "0", f"{result['fr']:.3f}", f"{retrain['fr']:.3f}")
-    shown.add_row("collateral (CFR, lower is better)", "0", f"{result['cfr']:.3f}", f"{retrain['cfr']:.3f}")
+    shown.add_row("forgetting rate (FR)", "0", rate(result["fr"]), rate(retrain["fr"]))
+    shown.add_row("collateral (CFR, lower is better)", "0", rate(result["cfr"]), rate(retrain["cfr"]))
     before, after = result["accuracy_before"], result["accuracy_after"]
     shown.add_row("test accuracy", f"{before:.3f}", f"{after:.3f}", f"{retrain['accuracy']:.3f}")
     confidences = (f"{sure[when]:.3f}" for when in ("before", "after", "retrained"))
@@ -59,6 +62,11 @@ def table(result: dict[str, Any]) -> Table:
     shown.add_row("times faster than retraining", "", f"{result['speedup']:.1f}", "1")
     shown.add_row("share of weights changed", "", f"{result['mask_density']:.3f}", "")
     return shown
+
+
+def rate(value: float | None) -> str:
+    """Return a rate for people; undefined where the oracle saw no member to begin with."""
+    return "n/a" if value is None else f"{value:.3f}"
 
 
 def _folder(out: Path) -> Path:

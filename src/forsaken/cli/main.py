@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 import forsaken
 from forsaken.cli import demo
@@ -41,7 +42,7 @@ def main() -> None:
     try:
         app()
     except ForsakenError as error:
-        Console(stderr=True).print(f"[bold red]error:[/] {error}", markup=True, highlight=False)
+        Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False)
         sys.exit(2)
 
 

@@ -51,7 +51,15 @@ class Samples:
             yield Samples(map_nest(lambda leaf, part=part: leaf[part], self.inputs), labels)  # type: ignore[misc]
 
     @classmethod
-    def read(cls, data: object, name: str, *, classes: np.ndarray[Any, Any] | None = None, seed: int = 0) -> Samples:
+    def read(
+        cls,
+        data: object,
+        name: str,
+        *,
+        labels: bool = True,
+        classes: np.ndarray[Any, Any] | None = None,
+        seed: int = 0,
+    ) -> Samples:
         """Read what a user hands over as the set called `name`.
 
         Parameters
@@ -62,6 +70,8 @@ class Samples:
             read by the same rule.
         name : str
             What error messages call the set.
+        labels : bool
+            Whether labels are of use; if not, they are only counted and then left out.
         classes : array, optional
             The class names that labels are looked up in; without it labels are class numbers.
         seed : int
@@ -71,9 +81,9 @@ class Samples:
             return data
         if isinstance(data, DataLoader) or _is_dataset(data):
             with torch_seed(seed), _loader_seed(data, seed):
-                samples = _gather(data, name, classes)
+                samples = _gather(data, name, labels, classes)
         else:
-            samples = _from_memory(data, name, classes)
+            samples = _from_memory(data, name, labels, classes)
         _check_finite(samples.inputs, name)
         return samples
 
@@ -106,8 +116,10 @@ def _is_dataset(data: object) -> bool:
     return isinstance(data, Dataset) or (not plain and indexable and not hasattr(data, "__array__"))
 
 
-def _gather(data: Any, name: str, classes: np.ndarray[Any, Any] | None) -> Samples:
+def _gather(data: Any, name: str, used: bool, classes: np.ndarray[Any, Any] | None) -> Samples:
     if isinstance(data, DataLoader):
+        if getattr(data.batch_sampler, "drop_last", data.drop_last):
+            raise InputError(f"the loader of {name} has drop_last=True, so samples would be missed; set it to False")
         batches = data
     else:
         if not isinstance(data, IterableDataset) and len(data) == 0:
@@ -120,7 +132,7 @@ def _gather(data: Any, name: str, classes: np.ndarray[Any, Any] | None) -> Sampl
             f"the items of {name} cannot be put into batches ({error}); give items of one shape, or a "
             "DataLoader with a collate_fn"
         ) from error
-    parts = [_from_memory(_from_collated(batch), name, classes) for batch in gathered]
+    parts = [_from_memory(_from_collated(batch), name, used, classes) for batch in gathered]
     if not parts:
         raise EmptyError(f"{name} is empty: its loader gave no batch; give at least one sample")
     shapes = {repr(shape_of(part.inputs)) for part in parts}
@@ -149,7 +161,7 @@ def _tuples(batch: object) -> object:
     return batch
 
 
-def _from_memory(data: object, name: str, classes: np.ndarray[Any, Any] | None) -> Samples:
+def _from_memory(data: object, name: str, used: bool, classes: np.ndarray[Any, Any] | None) -> Samples:
     labels: object = None
     if isinstance(data, tuple) and len(data) == 2:
         data, labels = data
@@ -164,7 +176,10 @@ def _from_memory(data: object, name: str, classes: np.ndarray[Any, Any] | None) 
         raise InputError(f"the inputs of {name} disagree on the number of samples: {sorted(counts)}")
     if counts == {0}:
         raise EmptyError(f"{name} is empty; give at least one sample")
-    return Samples(inputs, None if labels is None else _labels(labels, length(inputs), name, classes))
+    if labels is None:
+        return Samples(inputs)
+    array = _label_array(labels, length(inputs), name)
+    return Samples(inputs, _labels(array, name, classes) if used else None)
 
 
 def _nest(data: object, name: str) -> Nest:
@@ -188,11 +203,14 @@ def _tensor(data: object, name: str) -> Tensor:
                 f"{name} is a {leaf.layout} tensor of {leaf.dtype} on {leaf.device}, expected a dense tensor of real "
                 "numbers; convert it first, for example with .to_dense() or .float()"
             )
+        leaf = leaf.cpu()  # sets may come from different devices; each batch goes to the model's own
     elif sparse.issparse(data):
         leaf = _from_array(data.toarray(order="C"), name)  # type: ignore[attr-defined]
     else:
         if data is None or isinstance(data, str | bytes):
-            raise InputError(f"{name} is {data!r}, expected a tensor, an array, a nest of them or a dataset")
+            # the type alone: a record must not end up in a log
+            kind = type(data).__name__
+            raise InputError(f"{name} is of type {kind}, expected a tensor, an array, a nest of them or a dataset")
         if isinstance(data, list) and any(isinstance(part, Tensor | dict | tuple) for part in data):
             raise InputError(
                 f"{name} is a list of {type(data[0]).__name__}; stack the samples into one tensor, "
@@ -231,23 +249,36 @@ def _check_finite(inputs: Nest, name: str) -> None:
             )
 
 
-def _labels(labels: object, count: int, name: str, classes: np.ndarray[Any, Any] | None) -> Tensor:
+def _label_array(labels: object, count: int, name: str) -> np.ndarray[Any, Any]:
     try:
         array = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
     except (TypeError, ValueError, RuntimeError) as error:
         kind = getattr(labels, "dtype", type(labels).__name__)
         raise InputError(f"the labels of {name} ({kind}) cannot be read ({error}); expected class numbers") from error
-    if array.ndim != 1 or (classes is None and array.dtype.kind not in "iub"):
+    if array.ndim != 1:
         raise InputError(
             f"the labels of {name} have shape {array.shape} and dtype {array.dtype}, expected ({count},) class "
-            f"numbers; a pair is read as (inputs, labels): for a model with two inputs and no labels write "
-            f"((a, b), None), and turn one-hot labels into numbers with argmax"
+            "numbers; a pair is read as (inputs, labels): for a model with two inputs and no labels write "
+            "((a, b), None), and turn one-hot labels into numbers with argmax"
         )
     if len(array) != count:
         raise InputError(f"{name} has {count} samples but {len(array)} labels")
+    return array
+
+
+def _labels(array: np.ndarray[Any, Any], name: str, classes: np.ndarray[Any, Any] | None) -> Tensor:
     if classes is not None:
-        unknown = sorted({str(label) for label in array[~np.isin(array, classes)].tolist()})
-        if unknown:
-            raise InputError(f"the labels of {name} hold {unknown[:5]}, which the model does not know")
+        known = np.isin(array, classes)
+        if not known.all():
+            few = ", ".join(str(label) for label in classes[:5])
+            raise InputError(
+                f"{np.sum(~known)} of {len(array)} labels of {name} are not among the {len(classes)} classes that the "
+                f"model knows ({few}{', ...' if len(classes) > 5 else ''})"
+            )
         array = np.searchsorted(classes, array)
+    if array.dtype.kind not in "iub":
+        raise InputError(
+            f"the labels of {name} have shape {array.shape} and dtype {array.dtype}, expected class numbers; turn "
+            "names into numbers first"
+        )
     return torch.from_numpy(array.astype(np.int64))

@@ -51,7 +51,8 @@ class LogitModel(nn.Module):
 
         def move(leaf: Tensor) -> Tensor:
             dtype = self.dtype if leaf.is_floating_point() else None
-            return leaf.to(device=self.device, dtype=dtype)
+            # a copy always: a model that works in place must not change the user's data
+            return leaf.to(device=self.device, dtype=dtype, copy=True)
 
         return map_nest(move, inputs)
 
@@ -125,7 +126,7 @@ def predict_logits(
         See `LogitModel`; the samples of one pass.
     """
     adapter = LogitModel(as_module(model), forward)
-    samples = Samples.read(data, "the samples to predict")
+    samples = Samples.read(data, "the samples to predict", labels=False)
     with evaluation(adapter), torch.no_grad():
         parts = [_called(adapter, part) for part in samples.batches(batch_size)]
     logits = torch.cat(parts)

@@ -101,8 +101,8 @@ class ShadowOracle:
             For the trees.
         """
         trees = _trees()
-        inside = posteriors(shadow_model, Samples.read(members, "members"), forward=forward)
-        outside = posteriors(shadow_model, Samples.read(nonmembers, "nonmembers"), forward=forward)
+        inside = posteriors(shadow_model, Samples.read(members, "members", labels=False), forward=forward)
+        outside = posteriors(shadow_model, Samples.read(nonmembers, "nonmembers", labels=False), forward=forward)
         features = top_posteriors(np.concatenate([inside, outside]))
         truth = np.repeat([1.0, 0.0], [len(inside), len(outside)])
         # Equal total weights, or the verdict would follow the shares of the two sets; the smaller set's size in all, or

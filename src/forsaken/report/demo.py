@@ -42,8 +42,16 @@ def render(result: Mapping[str, Any], arrays: Mapping[str, Array]) -> str:
         "confidence": svg(confidence_figure(confidence), "largest posteriors of the forget samples"),
     }
     environment = Environment(loader=PackageLoader("forsaken.report"), autoescape=True, undefined=StrictUndefined)
-    page: str = environment.get_template("demo.html").render(r=result, pictures=pictures)
+    page: str = environment.get_template("demo.html").render(r=result, pictures=pictures, rate=_rate, share=_share)
     return page
+
+
+def _rate(value: float | None) -> str:
+    return "n/a" if value is None else f"{value:.3f}"
+
+
+def _share(value: float | None) -> str:
+    return "n/a (nothing was memorised)" if value is None else f"{value:.0%}"
 
 
 def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Array]]:

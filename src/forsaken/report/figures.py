@@ -6,6 +6,7 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
@@ -17,7 +18,9 @@ BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#999999"
 def svg(figure: Figure, title: str) -> str:
     """Return a figure as an inline SVG element with an accessible title; the same figure gives the same text."""
     buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Title": title}, bbox_inches="tight")
+    about = {"Date": None, "Creator": None, "Title": title}
+    with mpl.rc_context({"svg.hashsalt": title}):
+        figure.savefig(buffer, format="svg", metadata=about, bbox_inches="tight")
     text = buffer.getvalue()
     return text[text.index("<svg") :]
 

@@ -156,6 +156,7 @@ class Unlearner(ABC):
                 seed=seed,
                 progress=report,
                 classes=classes,
+                reference_labels=self.needs_reference_labels(retain=retain is not None, targets=targets is not None),
             )
             student = _copy(module)
             with evaluation(student), stopwatch(student) as clock:
@@ -165,6 +166,10 @@ class Unlearner(ABC):
                 f"{self!r} left every weight as it was, although the samples are memorised; {self.hint(details)}"
             )
         return Unlearned(as_given(student), clock.seconds, repr(self), details)
+
+    def needs_reference_labels(self, *, retain: bool, targets: bool) -> bool:  # noqa: ARG002 (for those who need them)
+        """Return whether the references' labels are of use, given which of `retain` and `targets` there are."""
+        return False
 
     def hint(self, details: Details) -> str:
         """Say what a user could change when nothing was forgotten."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import DataLoader, SequentialSampler
 
 from forsaken._random import checked_seed
 from forsaken.data.nest import Nest, leaves, map_nest, row_keys, shape_of
@@ -64,12 +65,22 @@ class Request:
         seed: int = 0,
         progress: Progress = silent,
         classes: np.ndarray[Any, Any] | None = None,
+        reference_labels: bool = True,
     ) -> Request:
-        """Read what a user hands over; see `Samples.read` for what it may be."""
+        """Read what a user hands over; see `Samples.read` for what it may be.
+
+        References may be unrelated public data with labels of their own, so theirs are read only if `reference_labels`.
+        """
         start = checked_seed(seed)
+        if targets is not None and isinstance(forget, DataLoader) and not isinstance(forget.sampler, SequentialSampler):
+            raise InputError(
+                "targets follow the order of the forget samples, but their loader shuffles; give a loader with "
+                "shuffle=False, or a Dataset"
+            )
 
         def samples(data: object, name: str) -> Samples:
-            return Samples.read(data, name, classes=classes, seed=start)
+            used = reference_labels or name != "reference"
+            return Samples.read(data, name, labels=used, classes=classes, seed=start)
 
         return cls(
             forget=samples(forget, "forget"),

@@ -20,8 +20,6 @@ def build(name: str, settings: dict[str, Any]) -> Unlearner:
     for setting in settings:
         if setting not in known:
             raise UnknownNameError(f"setting of {name}", setting, known)
-    if "parameters" in settings and isinstance(settings["parameters"], list):
-        settings = settings | {"parameters": tuple(settings["parameters"])}
     try:
         return kind(**settings)
     except TypeError as error:

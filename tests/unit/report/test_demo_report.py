@@ -30,3 +30,11 @@ def test_arrays_with_code_are_refused(tmp_path: Path) -> None:
         write_report(tmp_path)
     assert not (tmp_path / "pwned").exists()
     assert not (tmp_path / "report.html").exists()
+
+
+def test_the_same_figure_gives_the_same_text() -> None:
+    from forsaken.report.figures import confidence_figure, svg
+
+    values = {"a": np.linspace(0, 1, 9), "b": np.linspace(0, 1, 9), "c": np.linspace(0, 1, 9)}
+    first, again = (svg(confidence_figure(values), "title") for _ in range(2))
+    assert first == again

@@ -119,7 +119,7 @@ def empty_cases() -> list[Case]:
 
 VALUES = [
     Case("forget missing", lambda p: {"forget": None}, InputError, ("forget", "None", "expected")),
-    Case("forget text", lambda p: {"forget": "mine"}, InputError, ("forget", "'mine'", "expected")),
+    Case("forget text", lambda p: {"forget": "mine"}, InputError, ("forget", "type str", "expected")),
     Case(
         "NaN in forget",
         lambda p: {"forget": with_value(p.forget[0], (3, 2), NAN)},
@@ -385,7 +385,7 @@ def target_cases() -> list[Case]:
         "NaN": (torch.full((20, 4), NAN), ("NaN", "clamp")),
         "log 0": (torch.zeros(20, 4).log(), ("infinite", "clamp")),
         "complex": (torch.zeros(20, 4, dtype=torch.cfloat), ("complex64",)),
-        "text": ("uniform", ("'uniform'", "expected")),
+        "text": ("uniform", ("type str", "expected")),
         "ragged": ([[1.0], [1.0, 2.0]], ("expected",)),
         "objects": (np.array([None] * 20), ("expected",)),
         "a dictionary": ({"a": 1}, ("expected",)),
@@ -607,7 +607,7 @@ def test_labels_of_an_estimator_are_its_class_names(problem: Problem) -> None:
     inputs, labels = problem.kept
     estimator = LogisticRegression(max_iter=300).fit(inputs.numpy(), names[labels.numpy()])
     before = estimator.coef_.tobytes()
-    with pytest.raises(InputError, match=r"forget.*'elk'.*does not know"):
+    with pytest.raises(InputError, match=r"20 of 20 labels of forget .* model knows \(ant"):
         forsaken.unlearn(estimator, (problem.forget[0].numpy(), ["elk"] * 20), problem.reference.numpy())
     with pytest.raises(ForsakenError, match=r"\(7,\)"):
         forsaken.unlearn(estimator, problem.forget[0].numpy()[:, :7], problem.reference.numpy()[:, :7])
@@ -776,7 +776,7 @@ def test_the_error_names_the_largest_penalty_that_moves_anything(problem: Proble
     facts = forsaken.unlearn(*call, iterations=1).details.facts
     with pytest.raises(NothingForgottenError) as caught:
         forsaken.unlearn(*call, penalty=1.01 * facts["penalty_max"])
-    assert str(facts["penalty_max"])[:6] in str(caught.value)
+    assert f"{facts['penalty_max']:.3g}" in str(caught.value)
     below = forsaken.unlearn(*call, penalty=0.9 * facts["penalty_max"], iterations=5)
     assert len(below.mask) > 0
 

@@ -186,3 +186,12 @@ def test_working_set_holds_what_can_move() -> None:
     # now half of the set rests: it is pruned to what is away from zero or has slope
     free.accept(torch.zeros(len(free.index)), torch.tensor([0.0, -1.2, 0.0, 0.0, 0.0, 0.0]))
     assert free.index.tolist() == [1]
+
+
+def test_without_a_penalty_zero_is_a_point_like_any_other() -> None:
+    """No kink, no orthant: as fast as plain L-BFGS, although the minimum lies on the other side of zero."""
+    f = random_quadratic(200, seed=7)
+    found = solve(f, torch.zeros(200, dtype=torch.float64), iterations=60)
+    best = torch.linalg.solve(f.matrix, f.vector)
+    gap = 0.5 * (found.nu - best) @ f.matrix @ (found.nu - best)
+    assert gap < 1e-6

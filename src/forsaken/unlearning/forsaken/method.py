@@ -6,8 +6,6 @@ minimise over ν:   dist(D) + β · anchor(D_0) + λ Σ w|ν|        θ = θ_0 �
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,7 +15,7 @@ from torch import Tensor, nn
 from forsaken._checks import Problems
 from forsaken._random import generator
 from forsaken.data.samples import Samples, join
-from forsaken.errors import NonFiniteError, SettingsError
+from forsaken.errors import ModelError, NonFiniteError, SettingsError
 from forsaken.models.logits import LogitModel, predict_logits
 from forsaken.unlearning.base import Details, Unlearner
 from forsaken.unlearning.forsaken import aims
@@ -26,13 +24,15 @@ from forsaken.unlearning.forsaken.lbfgs import lbfgs
 from forsaken.unlearning.forsaken.objective import DISTANCES, Objective
 from forsaken.unlearning.forsaken.owlqn import owlqn
 from forsaken.unlearning.forsaken.record import mask_of
-from forsaken.unlearning.forsaken.space import Filter, ParameterSpace
+from forsaken.unlearning.forsaken.search import Smooth
+from forsaken.unlearning.forsaken.space import Filter, ParameterSpace, prepared
 from forsaken.unlearning.forsaken.stopping import STOPS, Watcher
 from forsaken.unlearning.forsaken.targets import centre
 from forsaken.unlearning.request import Request
 
 OPTIMISERS = {"lbfgs": lbfgs, "owlqn": owlqn}
 WEIGHTS = ("importance", "importance-raw", "none")
+_SLACK = 1e-2  # how far two calls of a model may differ by rounding, relative to the distance; for half precision
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,8 +80,8 @@ class Forsaken(Unlearner):
     Notes
     -----
     Memory: about (2m + 8) numbers for each parameter that can move (a share of them with the default penalty, all
-    without) and 8 for every chosen parameter, plus the activations of one batch. Where that is too much, lower
-    `history`, choose fewer `parameters` or give a `batch_size`.
+    without) and 11 for every chosen parameter, plus 256 MiB for the importance and the activations of one batch.
+    Where that is too much, lower `history`, choose fewer `parameters` or give a `batch_size`.
     """
 
     target: str = "class-mean"
@@ -119,6 +119,8 @@ class Forsaken(Unlearner):
         if self.stop == "calibrated" and self.target == "uniform":
             found.add('stop="calibrated" needs references to calibrate on, so a target other than "uniform"')
         found.report()
+        if isinstance(self.parameters, list):
+            object.__setattr__(self, "parameters", tuple(self.parameters))
 
     @classmethod
     def paper(cls) -> Forsaken:
@@ -137,19 +139,23 @@ class Forsaken(Unlearner):
             stop="none",
         )
 
+    def needs_reference_labels(self, *, retain: bool, targets: bool) -> bool:
+        """Return whether the target or the importance needs the references' labels."""
+        return (self.target == "corrected" and not targets) or (self.importance == "loss" and not retain)
+
     @property
     def settings(self) -> dict[str, Any]:
         """The settings by name, JSON-ready."""
         plain = asdict(self)
         if callable(self.parameters):
-            plain["parameters"] = repr(self.parameters)
+            plain["parameters"] = getattr(self.parameters, "__qualname__", type(self.parameters).__name__)
         return plain
 
     def run(self, student: nn.Module, request: Request) -> Details:
         """Find μ and apply it to `student`. See `Unlearner.run`."""
         adapter = LogitModel(student, request.forward)
         space = ParameterSpace(adapter, self.parameters)
-        with _prepared(student):
+        with prepared(student):
             return self._run(student, space, request)
 
     def _run(self, student: nn.Module, space: ParameterSpace, request: Request) -> Details:
@@ -164,14 +170,15 @@ class Forsaken(Unlearner):
             mask = mask_of(space, torch.zeros_like(space.start), student, self.settings)
             return Details("not-memorised", 0, 0, (), mask, facts | {"distance_after": aim.before}, tuple(notes))
 
+        if self.stop == "calibrated" and aim.bound is None:
+            raise SettingsError('stop="calibrated" needs a target from at least two references to calibrate on')
         guard = request.retain if request.retain is not None else request.reference
-        facts["importance_from"] = _source(request)
-        notes += _source_notes(request)
         omega = self._omega(space, guard, request)
         scale = torch.ones_like(space.start) if omega is None else scaled(omega) ** (-self.power)
         weight = self._weights(omega, scale)
         anchors = self._anchors(request)
-        facts["anchors"] = 0 if anchors is None else len(anchors)
+        facts |= {"importance_from": _source(request, omega), "anchors": 0 if anchors is None else len(anchors)}
+        notes += _notes(request, omega, anchors)
         objective = Objective(
             space,
             scale,
@@ -190,7 +197,12 @@ class Forsaken(Unlearner):
                 f"the objective is {start.value} at the weights handed over, or its gradient is not finite; "
                 "check the model and the targets"
             )
-        largest = float((gradient.abs() / weight).max())
+        if _differs(start, aim.before) or not objective.inputs_kept():
+            raise ModelError(
+                "the model answers differently when it is called again with gradients: it draws random numbers, "
+                "changes its input in place, or takes torch's fast path for transformers (enable_nested_tensor=False)"
+            )
+        largest = float((gradient.abs() / weight).masked_fill_(gradient == 0, 0).max())
         penalty = self._penalty(largest)
         bounded = math.isfinite(largest) and largest > 0
         facts |= {
@@ -244,41 +256,31 @@ class Forsaken(Unlearner):
 
     def hint(self, details: Details) -> str:
         """Say how the penalty stands to the largest that moves anything."""
-        facts = details.facts
-        return f"the penalty λ is {facts['penalty']:.3g} and λ_max is {facts['penalty_max']}; give one well below it"
+        penalty, largest = details.facts["penalty"], details.facts["penalty_max"]
+        if largest is None:
+            return "no chosen parameter has a gradient; choose others with parameters="
+        if penalty >= largest:
+            return f"the penalty λ is {penalty:.3g} and λ_max is {largest:.3g}; give one well below it"
+        return f"no step lowers the objective (λ = {penalty:.3g}, λ_max = {largest:.3g}); try the model in float64"
 
 
-def _source(request: Request) -> str:
+def _differs(start: Smooth, before: float) -> bool:
+    """Return whether passes with gradients see another model than those without: D elsewhere, anchors not at rest."""
+    slack = _SLACK * (1 + before)
+    return abs(start.distance - before) > slack or start.anchor > slack
+
+
+def _source(request: Request, omega: Tensor | None) -> str:
+    if omega is None:
+        return "none"
+    return "retain" if request.retain is not None else "reference"
+
+
+def _notes(request: Request, omega: Tensor | None, anchors: Samples | None) -> list[str]:
+    """Say what stood in for retain samples that were not given."""
     if request.retain is not None:
-        return "retain"
-    return "none" if request.reference is None else "reference"
-
-
-def _source_notes(request: Request) -> list[str]:
-    return {
-        "retain": [],
-        "reference": ["no retain samples were given: importance and anchor come from the references"],
-        "none": ["neither retain nor reference samples were given: nothing holds the other samples in place"],
-    }[_source(request)]
-
-
-@contextmanager
-def _prepared(student: nn.Module) -> Iterator[None]:
-    """Freeze the copy's own parameters (θ takes their place), and choose kernels that can do what is asked."""
-    flags = [(p, p.requires_grad) for p in student.parameters()]
-    on_gpu = any(p.device.type == "cuda" for p, _ in flags)
-    recurrent = any(isinstance(module, nn.RNNBase) for module in student.modules())
-    # cuDNN has no backward pass for recurrent layers in evaluation mode; the native kernels have.
-    kernels = (
-        torch.backends.cudnn.flags(enabled=not recurrent, benchmark=False, deterministic=True)
-        if on_gpu
-        else nullcontext()
-    )
-    try:
-        for p, _ in flags:
-            p.requires_grad_(False)
-        with kernels:
-            yield
-    finally:
-        for p, flag in flags:
-            p.requires_grad_(flag)
+        return []
+    parts = [name for name, there in (("importance", omega), ("anchor", anchors)) if there is not None]
+    if not parts:
+        return ["no retain samples were given, and no references stood in: nothing holds the other samples in place"]
+    return [f"no retain samples were given: {' and '.join(parts)} come from the references"]

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from forsaken.data.nest import leaves
 from forsaken.data.samples import Samples, join
 from forsaken.errors import ForsakenError, ModelError
 from forsaken.unlearning.forsaken.search import Smooth
@@ -91,6 +92,7 @@ class Objective:
         device = space.adapter.device
         everything = forget if anchors is None else join([_bare(forget), _bare(anchors)])
         wanted = target if anchored is None else torch.cat([target, anchored])
+        self._samples, self._size = everything, batch_size
         self._batches = [
             (space.adapter.place(part.inputs), rows)
             for part, rows in zip(
@@ -99,6 +101,11 @@ class Objective:
                 strict=True,
             )
         ]
+
+    def inputs_kept(self) -> bool:
+        """Return whether the model left the inputs of the first batch as they were given."""
+        given = self.space.adapter.place(next(self._samples.batches(self._size)).inputs)
+        return all(torch.equal(a, b) for a, b in zip(leaves(given), leaves(self._batches[0][0]), strict=True))
 
     def move(self, nu: Tensor, index: Tensor | None = None) -> None:
         """Set θ = θ_0 − s ⊙ ν, everywhere or at `index` only."""

@@ -40,22 +40,22 @@ def pseudo_gradient(nu: Tensor, gradient: Tensor, penalty: Tensor) -> Tensor:
     return torch.where(nu == 0, shrunk, gradient + penalty * nu.sign())
 
 
-def align(direction: Tensor, slope: Tensor) -> Tensor:
-    """Zero the entries of a direction that do not descend, in place.
+def align(direction: Tensor, slope: Tensor, kink: Tensor) -> Tensor:
+    """Zero the entries of a direction that do not descend, in place, where there is a kink to stay away from.
 
-    >>> align(torch.tensor([1.0, -1.0, 1.0]), torch.tensor([-1.0, -1.0, 0.0]))
-    tensor([1., 0., 0.])
+    >>> align(torch.tensor([1.0, -1.0, 1.0, -1.0]), torch.tensor([-1.0, -1.0, 0.0, -1.0]), torch.arange(4) < 3)
+    tensor([ 1.,  0.,  0., -1.])
     """
-    return direction.masked_fill_(direction * slope >= 0, 0)
+    return direction.masked_fill_((direction * slope >= 0) & kink, 0)
 
 
-def into_orthant(point: Tensor, orthant: Tensor) -> Tensor:
-    """Zero the entries of a point that left the orthant, in place.
+def into_orthant(point: Tensor, orthant: Tensor, kink: Tensor) -> Tensor:
+    """Zero the entries of a point that left the orthant, in place, where there is a kink at zero.
 
-    >>> into_orthant(torch.tensor([1.0, -1.0, 2.0]), torch.tensor([1.0, 1.0, 0.0]))
-    tensor([1., 0., 0.])
+    >>> into_orthant(torch.tensor([1.0, -1.0, 2.0, -1.0]), torch.tensor([1.0, 1.0, 0.0, 1.0]), torch.arange(4) < 3)
+    tensor([ 1.,  0.,  0., -1.])
     """
-    return point.masked_fill_(point * orthant <= 0, 0)
+    return point.masked_fill_((point * orthant <= 0) & kink, 0)
 
 
 class History:
@@ -228,11 +228,12 @@ def owlqn(
         if norm == 0:
             stopped = "converged"
             break
-        direction = align(free.pairs.times(slope).neg_(), slope)
+        kink = free.penalty > 0
+        direction = align(free.pairs.times(slope).neg_(), slope, kink)
         orthant = torch.where(free.nu == 0, -slope.sign(), free.nu.sign())
         step = 1.0 if len(free.pairs) else FIRST_STEP / norm
         for _ in range(HALVINGS + 1):
-            trial = into_orthant(torch.add(free.nu, direction, alpha=step), orthant)
+            trial = into_orthant(torch.add(free.nu, direction, alpha=step), orthant, kink)
             f.move(trial, free.index)
             smooth, cost = f(gradient), free.cost(trial)
             # written so that NaN fails

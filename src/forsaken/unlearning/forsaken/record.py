@@ -17,6 +17,7 @@ _SMALL = 2**31  # positions below it fit into 32 bits
 
 def mask_of(space: ParameterSpace, mu: Tensor, student: nn.Module, settings: Mapping[str, Any]) -> Mask:
     """Apply θ = θ_0 − μ to `student`, and return the mask of what changed, bit for bit."""
+    space.restore_buffers()
     base = fingerprint(student)
     named = dict(student.named_parameters())
     entries: dict[str, Entries] = {}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import TypeAlias
 
 import torch
@@ -49,6 +50,7 @@ class ParameterSpace:
         self.dtype = _working_dtype(picked)
         self.start = torch.cat([p.detach().reshape(-1).to(self.dtype) for p in picked.values()])
         self.theta = self.start.clone()
+        self._buffers = {name: buffer.clone() for name, buffer in adapter.model.named_buffers()}
         self.parts: dict[str, Tensor] = {}
         self.slices: dict[str, slice] = {}
         offset = 0
@@ -69,14 +71,11 @@ class ParameterSpace:
         output: Tensor = functional_call(self.adapter, cast, (inputs,))
         return output
 
-    def fill(self, gradients: Sequence[Tensor | None], out: Tensor) -> None:
-        """Write gradients by part (None where a part plays no role) into the flat vector `out`."""
-        for cut, gradient in zip(self.slices.values(), gradients, strict=True):
-            if gradient is None:
-                out[cut].zero_()
-            else:
-                dense = gradient.to_dense() if gradient.is_sparse else gradient
-                out[cut].view(dense.shape).copy_(dense)
+    def restore_buffers(self) -> None:
+        """Give the model's buffers back as they were; a forward pass may have written to them."""
+        with torch.no_grad():
+            for name, buffer in self.adapter.model.named_buffers():
+                buffer.copy_(self._buffers[name])
 
 
 def choose(
@@ -118,3 +117,31 @@ def _working_dtype(picked: dict[str, nn.Parameter]) -> torch.dtype:
                 "give model.float(), or move the model to a GPU"
             )
     return torch.float64 if any(p.dtype == torch.float64 for p in picked.values()) else torch.float32
+
+
+@contextmanager
+def prepared(student: nn.Module) -> Iterator[None]:
+    """Freeze the copy's own parameters (θ takes their place), and choose kernels that can do what is asked."""
+    flags = [(p, p.requires_grad) for p in student.parameters()]
+    on_gpu = any(p.device.type == "cuda" for p, _ in flags)
+    recurrent = any(isinstance(module, nn.RNNBase) for module in student.modules())
+    cudnn = torch.backends.cudnn
+    # cuDNN has no backward pass for recurrent layers in evaluation mode; the native kernels have.
+    kernels = (
+        cudnn.flags(
+            enabled=cudnn.enabled and not recurrent,
+            benchmark=False,
+            deterministic=True,
+            allow_tf32=cudnn.allow_tf32,
+        )
+        if on_gpu
+        else nullcontext()
+    )
+    try:
+        for p, _ in flags:
+            p.requires_grad_(False)
+        with kernels:
+            yield
+    finally:
+        for p, flag in flags:
+            p.requires_grad_(flag)

@@ -72,7 +72,7 @@ def given(targets: object, count: int, classes: int) -> Tensor:
         logits = torch.as_tensor(targets).detach().cpu()
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(
-            f"targets is {targets!r:.60}, which is no array of numbers ({error}); expected logits of shape "
+            f"targets is of type {type(targets).__name__}, which is no array of numbers; expected logits of shape "
             f"({count}, {classes})"
         ) from error
     if logits.is_complex():
