@@ -30,15 +30,20 @@ def add_seeds(parser: argparse.ArgumentParser, default: str) -> None:
     parser.add_argument("--seeds", type=seeds, default=seeds(default), help=f"default: {default}")
 
 
+def defined(values: list[dict[str, float]], key: str) -> list[float]:
+    """Return the values of all seeds where there is one: a rate is undefined where nothing was memorised."""
+    return [value[key] for value in values if value[key] is not None]
+
+
 def summary(rows: dict[str, list[dict[str, float]]]) -> str:
     """Return the means (and standard deviations) of every number, a line a variant."""
     lines = []
     for name, values in rows.items():
         cells = []
         for key in values[0]:
-            column = [value[key] for value in values]
+            column = defined(values, key)
             spread = f" ± {np.std(column, ddof=1):.3g}" if len(column) > 1 else ""
-            cells.append(f"{key} {np.mean(column):.4g}{spread}")
+            cells.append(f"{key} {np.mean(column):.4g}{spread}" if column else f"{key} n/a")
         lines.append(f"{name:40s} " + "  ".join(cells))
     return "\n".join(lines)
 
@@ -67,7 +72,7 @@ def trial_rows(task: str, used: list[int], methods: dict[str, Forsaken]) -> dict
                 "evaluations": result.evaluations,
             }
             rows[name].append(found)
-            numbers = " ".join(f"{key} {value:.4g}" for key, value in found.items())
+            numbers = " ".join(f"{key} {value}" for key, value in found.items())
             print(f"seed {seed}  {name:12s} {numbers} {result.stopped}", flush=True)
     return rows
 
@@ -75,7 +80,7 @@ def trial_rows(task: str, used: list[int], methods: dict[str, Forsaken]) -> dict
 def write_result(path: Path, used: list[int], rows: dict[str, list[dict[str, float]]], **more: object) -> None:
     """Write the values of every seed with the command and where they come from."""
     means = {
-        name: {key: float(np.mean([value[key] for value in values])) for key in values[0]}
+        name: {key: float(np.mean(column)) for key in values[0] if (column := defined(values, key))}
         for name, values in rows.items()
     }
     content = {

@@ -78,7 +78,7 @@ def main() -> None:
             rows.setdefault(name, []).append(found)
             print(
                 f"seed {seed}  {name:38s}",
-                " ".join(f"{k} {v:.4g}" for k, v in found.items()),
+                " ".join(f"{k} {v}" for k, v in found.items()),
                 result.stopped,
                 f"[{time.perf_counter() - start:.1f} s]",
                 flush=True,

@@ -84,7 +84,7 @@ class Objective:
     ) -> None:
         self.space, self.scale, self.beta = space, scale, beta
         self._slope = -scale  # ∂θ/∂ν
-        self._moved: tuple[Tensor | None, Tensor, Tensor] = (None, scale, scale)
+        self._nu = torch.zeros_like(scale)
         self.measure = DISTANCES[distance]
         self.forgotten = len(forget)
         self.anchors = 0 if anchors is None else len(anchors)
@@ -109,23 +109,21 @@ class Objective:
 
     def move(self, nu: Tensor, index: Tensor | None = None) -> None:
         """Set θ = θ_0 − s ⊙ ν, everywhere or at `index` only."""
-        space = self.space
         if index is None:
-            torch.addcmul(space.start, self._slope, nu, out=space.theta)
+            self._nu.copy_(nu)
         else:
-            if index is not self._moved[0]:  # gathering costs more than moving
-                self._moved = (index, space.start[index], self._slope[index])
-            space.theta.index_copy_(0, index, torch.addcmul(self._moved[1], self._moved[2], nu))
+            self._nu.index_copy_(0, index, nu)  # elsewhere ν is zero and stays so
+        torch.addcmul(self.space.start, self._slope, self._nu, out=self.space.theta)
 
     def __call__(self, gradient: Tensor) -> Smooth:
         """Evaluate at the current θ; write the gradient with respect to ν into `gradient`, shape (d,)."""
         self.evaluations += 1
-        leaves = list(self.space.parts.values())
+        weights = list(self.space.parts.values())
         sums = torch.zeros(2, dtype=torch.float64, device=self.space.adapter.device)
         seen = 0
         for inputs, wanted in self._batches:
             parts = self._parts(self._logits(inputs), wanted, seen)
-            found = torch.autograd.grad(parts[0] + self.beta * parts[1], leaves, allow_unused=True)
+            found = torch.autograd.grad(parts[0] + self.beta * parts[1], weights, allow_unused=True)
             self._collect(found, gradient, first=seen == 0)
             sums += torch.stack([parts[0].detach(), parts[1].detach()])
             seen += len(wanted)

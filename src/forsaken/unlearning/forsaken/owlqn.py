@@ -71,8 +71,9 @@ class History:
 
     def __init__(self, length: int, like: Tensor) -> None:
         self.length = length
-        self.pairs = like.new_zeros(2 * length, like.numel())
         self.size = like.numel()
+        self.pairs = like.new_empty(2 * length, 2 * self.size)  # room to grow; untouched memory costs nothing
+        self.pairs[:, : self.size] = 0
         self.order: list[int] = []  # slots from the oldest to the newest pair
         small = {"dtype": torch.float64, "device": like.device}
         self.products = torch.zeros(2 * length, length, **small)  # type: ignore[call-overload]
@@ -87,9 +88,10 @@ class History:
     def grow(self, size: int) -> None:
         """Make room for a larger working set; old pairs are zero on the newcomers."""
         if size > self.pairs.shape[1]:
-            wider = self.pairs.new_zeros(len(self.pairs), max(size, self.pairs.shape[1] * 3 // 2))
+            wider = self.pairs.new_empty(len(self.pairs), 2 * size)
             wider[:, : self.size] = self.pairs[:, : self.size]
             self.pairs = wider
+        self.pairs[:, self.size : size] = 0
         self.size = size
 
     def shrink(self, kept: Tensor) -> None:
@@ -180,8 +182,9 @@ class WorkingSet:
             self.pairs.grow(len(self.index))
 
     def _prune(self) -> None:
-        live = ((self.nu != 0) | (self.gradient.abs() > self.penalty)).nonzero()[:, 0]
-        if len(live) < PRUNE * len(self.index):
+        moving = (self.nu != 0) | (self.gradient.abs() > self.penalty)
+        if int(moving.sum()) < PRUNE * len(self.index):
+            live = moving.nonzero()[:, 0]
             self.index, self.nu = self.index[live], self.nu[live]
             self.gradient, self.penalty = self.gradient[live], self.penalty[live]
             self.pairs.shrink(live)
