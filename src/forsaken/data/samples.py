@@ -78,7 +78,7 @@ class Samples:
             Makes a shuffling loader give the same order each time.
         """
         if isinstance(data, Samples):
-            return data
+            return data if labels else Samples(data.inputs)
         if isinstance(data, DataLoader) or _is_dataset(data):
             with torch_seed(seed), _loader_seed(data, seed):
                 samples = _gather(data, name, labels, classes)
