@@ -17,7 +17,7 @@ def digits(seed: int) -> Scenario:
     """Return the scenario `digits`: 0 to 7 are the task, 40 eights and nines under random labels are forgotten.
 
     1,443 samples are halved into target and shadow, each split 70/30 into train and test; of the 354 eights
-    and nines 200 are references. 50 retain samples are 10 % of the training data: 1 % would be five of them.
+    and nines 200 are references. 50 retain samples are 9 % of the training data: 1 % would be five.
     Inputs are the 64 pixels, from 0 to 1.
     """
     pixels, labels = load_digits(return_X_y=True)
