@@ -23,11 +23,11 @@ from forsaken.types import Tick
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="The folder for result.json and report.html.")] = Path("runs/demo"),
+    out: Annotated[Path, typer.Option(help="The folder for the result and the report.")] = Path("runs/demo"),
     seed: Annotated[int, typer.Option(min=0, max=MOST, help="Decides the split and the trainings.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON instead of a table.")] = False,
 ) -> None:
-    """Forget 40 samples of a digits classifier, and compare with retraining.
+    """Forget 40 samples of a digits classifier, and compare with retraining (about 20 seconds).
 
     Example: forsaken demo --seed 1 --out runs/another
     """
@@ -70,6 +70,8 @@ def rate(value: float | None) -> str:
 
 
 def _folder(out: Path) -> Path:
+    if out.exists() and not out.is_dir():
+        raise OutputError(f"{out} is a file, not a folder; give another one with --out")
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -213,8 +213,8 @@ def _tensor(data: object, name: str) -> Tensor:
             raise InputError(f"{name} is of type {kind}, expected a tensor, an array, a nest of them or a dataset")
         if isinstance(data, list) and any(isinstance(part, Tensor | dict | tuple) for part in data):
             raise InputError(
-                f"{name} is a list of {type(data[0]).__name__}; stack the samples into one tensor, "
-                "or give the inputs of a model with several inputs as a tuple"
+                f"{name} is a list of {type(data[0]).__name__}; stack the samples into one tensor, or give a tuple: "
+                "(inputs, labels), or the inputs of a model with several"
             )
         leaf = _from_array(data, name)
     if leaf.dim() == 0:

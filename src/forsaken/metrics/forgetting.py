@@ -76,6 +76,7 @@ def _members(was: Verdicts, what: str) -> int:
     count = int(np.sum(was))
     if count == 0:
         raise UndefinedMetricError(
-            f"none of the {len(was)} {what} was a member before, so the rate is undefined: nothing was memorised"
+            f"none of the {len(was)} {what} was a member before by this oracle's verdicts, so the rate is undefined: "
+            "nothing was memorised, or the oracle is weak (ShadowOracle.evaluate tells)"
         )
     return count

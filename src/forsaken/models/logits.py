@@ -108,7 +108,10 @@ def as_module(model: object) -> nn.Module:
         return model
     if is_estimator(model):
         return LinearModel(model)
-    raise ModelError(f"the model is a {type(model).__name__}, expected a torch.nn.Module or an estimator")
+    raise ModelError(
+        f"the model is of type {type(model).__name__}, expected a torch.nn.Module or an estimator; load a state dict "
+        "into its module first"
+    )
 
 
 def predict_logits(

@@ -8,12 +8,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar, final
+from typing import Any, Generic, Self, TypeVar, final
 
 import torch
 from torch import nn
 
-from forsaken.errors import InputError, ModelError, NothingForgottenError
+from forsaken.errors import InputError, ModelError, NothingForgottenError, SettingsError, UnknownNameError
 from forsaken.models.linear import LinearModel, as_given
 from forsaken.models.logits import Forward, as_module, evaluation
 from forsaken.models.weights import fingerprint
@@ -23,6 +23,7 @@ from forsaken.unlearning.forsaken.mask import Mask
 from forsaken.unlearning.request import Request
 
 M = TypeVar("M")
+_OF_THE_CALL = ("forget", "forward", "progress", "reference", "retain", "seed", "targets")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ class Details:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Unlearned(Generic[M]):
     """The result of a request: a new model of the same class, and how it came about.
 
@@ -88,6 +89,10 @@ class Unlearned(Generic[M]):
     seconds: float
     method: str
     details: Details
+
+    def __repr__(self) -> str:
+        told = "".join(f"; {note}" for note in self.notes)
+        return f"Unlearned({self.stopped}, {self.iterations} iterations, {self.seconds:.2f} s, {self.mask!r}{told})"
 
     @property
     def mask(self) -> Mask:
@@ -124,6 +129,16 @@ class Unlearner(ABC):
     """An unlearning method. Subclasses take settings in the constructor and implement `run`."""
 
     changes_weights = True
+
+    def __new__(cls, *_: object, **settings: object) -> Self:
+        """Refuse settings that the method does not have, with the nearest that it has."""
+        known = getattr(cls, "__dataclass_fields__", {})
+        for name in settings:
+            if name in _OF_THE_CALL:
+                raise SettingsError(f"{name} belongs to the call: {cls.__name__}(...)(model, forget, ..., {name}=...)")
+            if name not in known:
+                raise UnknownNameError(f"setting of {cls.__name__}", name, known)
+        return super().__new__(cls)
 
     @abstractmethod
     def run(self, student: nn.Module, request: Request) -> Details:

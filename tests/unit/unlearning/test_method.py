@@ -236,3 +236,46 @@ def test_overlap_is_found_across_dtypes(problem, kinds) -> None:
     with pytest.raises(forsaken.errors.OverlapError) as caught:
         Forsaken()(problem.model, forget, problem.reference, retain)
     assert caught.value.rows == (0, 1, 2, 3, 4)
+
+
+def test_a_misspelt_setting_of_the_class_is_helped() -> None:
+    with pytest.raises(forsaken.errors.UnknownNameError, match="did you mean 'penalty'"):
+        Forsaken(penality=3)
+    with pytest.raises(forsaken.errors.SettingsError, match="belongs to the call"):
+        Forsaken(seed=0)
+    assert dataclasses.replace(Forsaken.paper(), iterations=5).iterations == 5
+
+
+def test_probabilities_are_not_taken_for_logits(problem) -> None:
+    softened = torch.nn.Sequential(problem.model, torch.nn.Softmax(1))
+    with pytest.raises(forsaken.errors.ModelError, match="softmax"):
+        Forsaken()(softened, problem.forget, problem.reference, problem.retain)
+    targets = problem.model(problem.reference[:20]).softmax(1)
+    with pytest.raises(forsaken.errors.InputError, match="logarithm"):
+        Forsaken()(problem.model, problem.forget, None, problem.retain, targets=targets)
+
+
+def test_a_result_is_told_in_a_line(problem) -> None:
+    told = repr(run(problem, Forsaken(iterations=3)))
+    assert "3 iterations" in told
+    assert "density" in told
+
+
+def test_the_size_of_the_change_is_reported(problem) -> None:
+    result = run(problem)
+    assert result.details.facts["mu_max"] == pytest.approx(float(mu_of(result, problem.model).abs().max()), rel=1e-3)
+
+
+def test_unsure_but_far_from_its_target_is_memorised() -> None:
+    """A mislabelled sample among easy references: its margin is small, and yet it stands where no reference does."""
+    from forsaken.data.samples import Samples
+    from forsaken.unlearning.forsaken.aims import aim
+    from forsaken.unlearning.forsaken.objective import squared_logits
+    from forsaken.unlearning.request import Request
+
+    draw = torch.Generator().manual_seed(0)
+    easy = 9 * torch.nn.functional.one_hot(torch.arange(60) % 3, 3) + 0.1 * torch.randn(60, 3, generator=draw)
+    torn = torch.tensor([[5.0, 4.0, -9.0], [4.0, -9.0, 5.0]])
+    found = aim("class-mean", squared_logits, Request(Samples(torn), Samples(easy)), lambda part: part.inputs)
+    assert found.before > found.bound
+    assert found.memorised

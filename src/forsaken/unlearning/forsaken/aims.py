@@ -10,7 +10,7 @@ from torch import Tensor
 
 from forsaken._random import generator
 from forsaken.data.samples import Samples
-from forsaken.errors import InputError, SettingsError
+from forsaken.errors import InputError, ModelError, SettingsError
 from forsaken.unlearning.forsaken import targets
 from forsaken.unlearning.request import Request
 
@@ -32,7 +32,8 @@ class Aim:
     logits : Tensor, shape (|D|, p), float64
         Centred target logits.
     memorised : bool
-        Whether there is anything to forget: see `memorised`.
+        Whether there is anything to forget: D is farther from its target than non-members are from theirs, or scores
+        higher than they do (see `memorised`).
     before : float
         The mean distance of D to its target at the weights handed over.
     bound : float or None
@@ -92,6 +93,11 @@ def aim(kind: str, distance: Distance, request: Request, logits: Callable[[Sampl
     """
     now = logits(request.forget).double()
     count, classes = now.shape
+    if targets.look_like_posteriors(now):
+        raise ModelError(
+            "the model returns probabilities (rows that sum to one), expected logits; leave the softmax out, or give "
+            "forward=lambda model, inputs: model(inputs).log()"
+        )
     _check_labels(request, classes)
     if request.targets is not None:
         wanted = targets.given(request.targets, count, classes)
@@ -112,9 +118,10 @@ def aim(kind: str, distance: Distance, request: Request, logits: Callable[[Sampl
     unseen = sorted(set(chosen.tolist()) & set(found.missing))
     notes = [f"no reference falls into {len(unseen)} of the classes aimed at: the mean over all references stands in"]
     sign = 1 if kind == "class-mean" else -1  # a poisoned sample is memorised where its true class is unlikely
-    known = memorised(sign * margin(now, chosen), sign * margin(others, groups))
     before = float(distance(now, wanted).mean())
     bound = _bound(distance, others, groups, request.seed)
+    farther = bound is None or before > bound
+    known = farther or memorised(sign * margin(now, chosen), sign * margin(others, groups))
     return Aim(kind, wanted, known, before, bound, tuple(notes) if unseen else ())
 
 

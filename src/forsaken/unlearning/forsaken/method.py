@@ -75,7 +75,8 @@ class Forsaken(Unlearner):
     parameters : str, sequence of str, or callable, optional
         Which trainable parameters may change: names or shell patterns such as "layer4.*", or ``f(name, parameter)``.
     batch_size : int, optional
-        Samples in a forward pass; by default all at once. The result is the same to rounding.
+        Samples in a forward pass; by default all at once. The result is the same up to rounding, which many iterations
+        in float32 can amplify.
 
     Notes
     -----
@@ -166,7 +167,10 @@ class Forsaken(Unlearner):
         facts: dict[str, Any] = {"target": aim.name, "distance_before": aim.before, "calibrated": aim.bound}
         notes = list(aim.notes)
         if not aim.memorised:
-            notes.append("the forget samples are already as far from memorised as the references: nothing was changed")
+            notes.append(
+                "nothing was changed: the forget samples are no nearer to memorised than the references are (for "
+                'mislabelled samples with known true labels use target="corrected")'
+            )
             mask = mask_of(space, torch.zeros_like(space.start), student, self.settings)
             return Details("not-memorised", 0, 0, (), mask, facts | {"distance_after": aim.before}, tuple(notes))
 
@@ -220,7 +224,9 @@ class Forsaken(Unlearner):
             history=self.history,
             watch=watcher,
         )
-        mask = mask_of(space, scale * found.nu, student, self.settings)
+        mu = scale * found.nu
+        facts |= {"mu_max": float(mu.abs().max()), "weight_max": float(space.start.abs().max())}
+        mask = mask_of(space, mu, student, self.settings)
         history = tuple(watcher.history)
         facts["distance_after"] = history[-1].distance if history else start.distance
         return Details(found.stopped, found.iterations, objective.evaluations, history, mask, facts, tuple(notes))
@@ -257,11 +263,11 @@ class Forsaken(Unlearner):
     def hint(self, details: Details) -> str:
         """Say how the penalty stands to the largest that moves anything."""
         penalty, largest = details.facts["penalty"], details.facts["penalty_max"]
-        if largest is None:
-            return "no chosen parameter has a gradient; choose others with parameters="
-        if penalty >= largest:
+        if largest is not None and penalty >= largest:
             return f"the penalty λ is {penalty:.3g} and λ_max is {largest:.3g}; give one well below it"
-        return f"no step lowers the objective (λ = {penalty:.3g}, λ_max = {largest:.3g}); try the model in float64"
+        if details.stopped == "line-search":
+            return f"no step lowered the objective with the penalty λ = {penalty:.3g}; try a smaller one, or float64"
+        return "no chosen parameter has a gradient; choose others with parameters="
 
 
 def _differs(start: Smooth, before: float) -> bool:

@@ -85,7 +85,10 @@ def choose(
     if chosen is None:
         return free
     if callable(chosen):
-        picked = {name: p for name, p in free.items() if chosen(name, p)}
+        try:
+            picked = {name: p for name, p in free.items() if chosen(name, p)}
+        except TypeError as error:
+            raise SettingsError(f"parameters= is called as f(name, parameter), but {error}") from error
         if not picked:
             raise SettingsError(f"parameters= chose none of {_few(free)}; at least one must be free to change")
         return picked

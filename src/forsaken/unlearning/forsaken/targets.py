@@ -66,6 +66,16 @@ def uniform(count: int, classes: int) -> Tensor:
     return torch.zeros(count, classes, dtype=torch.float64)
 
 
+def look_like_posteriors(rows: Tensor) -> bool:
+    """Return whether rows of "logits" are probabilities by mistake: all positive, all sums one, not all constant.
+
+    >>> look_like_posteriors(torch.tensor([[0.2, 0.8]])), look_like_posteriors(torch.tensor([[-1.0, 2.0]]))
+    (True, False)
+    """
+    sums = bool(((rows.sum(1) - 1).abs() < 1e-4).all())
+    return sums and bool((rows > 0).all()) and bool((rows.amax(1) > rows.amin(1)).any())
+
+
 def given(targets: object, count: int, classes: int) -> Tensor:
     """Check logits handed in sample by sample, and centre them."""
     try:
@@ -89,4 +99,6 @@ def given(targets: object, count: int, classes: int) -> Tensor:
         )
     if not bool(torch.isfinite(logits).all()):
         raise InputError("targets holds NaN or infinite logits; clamp posteriors before taking their logarithm")
+    if look_like_posteriors(logits):
+        raise InputError("targets are probabilities (rows that sum to one), expected logits; give their logarithm")
     return centre(logits)
