@@ -2,7 +2,7 @@
 
 usage: FORSAKEN_DATA=<folder> python benchmarks/reuters.py [--seeds 0-4]
 
-A seed is a split, three trainings and an oracle. The settings were fixed on seeds 100-102 (benchmarks/defaults.py).
+A seed is a split, three trainings and an oracle. The settings were fixed on seeds 100-101 (benchmarks/defaults.py).
 Writes benchmarks/results/reuters-35-11.json.
 """
 

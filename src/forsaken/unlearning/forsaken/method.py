@@ -53,7 +53,7 @@ class Forsaken(Unlearner):
         which nothing moves, and λ / λ_max.
     penalty_share : float, optional
         λ as a share of λ_max, in place of `penalty`, for models whose logits have an unusual scale. On the two
-        benchmarks it makes no difference: the default λ is 0.0017 and 0.0028 of λ_max there, and a share of 0.002 does
+        benchmarks it makes no difference: the default λ is 0.0016 and 0.0028 of λ_max there, and a share of 0.002 does
         as well on both (`benchmarks/results/defaults-*.json`).
     weights : {"none", "importance", "importance-raw"}
         w, the weights of the L1 term: 1; ω / mean ω + 0.01; ω itself, as the paper has it.
