@@ -2,7 +2,9 @@
 
 usage: python benchmarks/digits.py [--seeds 0-9]
 
-The settings were fixed on seeds 100-109 (benchmarks/defaults.py). Writes benchmarks/results/digits.json.
+The method's settings were fixed on seeds 100-109 (benchmarks/defaults.py). The network and the retain share were chosen
+on seeds 100-111, after two earlier networks had lost more than a point of accuracy on seed 0: so seed 0, the
+demonstration's, is not a blind test. Writes benchmarks/results/digits.json.
 """
 
 from __future__ import annotations

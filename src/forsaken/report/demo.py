@@ -42,11 +42,12 @@ def render(result: Mapping[str, Any], arrays: Mapping[str, Array]) -> str:
         "confidence": svg(confidence_figure(confidence), "largest posteriors of the forget samples"),
     }
     environment = Environment(loader=PackageLoader("forsaken.report"), autoescape=True, undefined=StrictUndefined)
-    page: str = environment.get_template("demo.html").render(r=result, pictures=pictures, rate=_rate, share=_share)
+    page: str = environment.get_template("demo.html").render(r=result, pictures=pictures, rate=rate, share=_share)
     return page
 
 
-def _rate(value: float | None) -> str:
+def rate(value: float | None) -> str:
+    """Return a rate for people; undefined where the oracle saw no member to begin with."""
     return "n/a" if value is None else f"{value:.3f}"
 
 
