@@ -12,7 +12,6 @@ import numpy as np
 from forsaken import Forsaken
 from forsaken._files import write_atomically
 from forsaken.bench.provenance import provenance
-from forsaken.bench.tasks import TASKS
 from forsaken.bench.trial import View, prepare
 
 RESULTS = Path(__file__).parent / "results"
@@ -52,7 +51,7 @@ def trial_rows(task: str, used: list[int], methods: dict[str, Forsaken]) -> dict
     """Run methods on the stage of each seed; return the numbers of every seed, the retrained model's first."""
     rows: dict[str, list[dict[str, float]]] = {name: [] for name in ("retrained", "before", *methods)}
     for seed in used:
-        stage = prepare(TASKS[task], seed)
+        stage = prepare(task, seed)
         scenario = stage.scenario
         before = stage.judge(stage.before)
         retrained = stage.judge(View.of(stage.retrained, scenario)).to_dict()

@@ -19,8 +19,8 @@ from common import RESULTS, add_seeds, summary, write_result
 from torch import Tensor, nn
 
 from forsaken import Forsaken
-from forsaken.bench.tasks import TASKS
-from forsaken.models.train import train
+from forsaken.data.scenarios.table import load_scenario
+from forsaken.models.fit import fit
 
 PASSES = 20
 
@@ -40,11 +40,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     add_seeds(parser, "0-2")
     options = parser.parse_args()
-    task = TASKS["reuters-35-11"]
     rows: dict[str, list[dict[str, float]]] = {}
     for seed in options.seeds:
-        scenario = task.scenario(seed)
-        target = train(task.network, scenario.train, task.recipe, seed=seed)
+        scenario = load_scenario("reuters-35-11", seed=seed)
+        target = fit(scenario, scenario.train, seed=seed)
         forget, retain = scenario.forget.inputs, scenario.retain.inputs
         for name, method in {"D and D_0": Forsaken(anchor_references=0), "default": Forsaken()}.items():
             anchors = scenario.reference.inputs[: method.anchor_references]

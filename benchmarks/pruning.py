@@ -12,8 +12,8 @@ import argparse
 from common import RESULTS, add_seeds, summary, write_result
 
 from forsaken import Forsaken
-from forsaken.bench.tasks import TASKS
-from forsaken.models.train import train
+from forsaken.data.scenarios.table import load_scenario
+from forsaken.models.fit import fit
 from forsaken.unlearning.forsaken import owlqn
 
 CASES = {"D and D_0": Forsaken(anchor_references=0), "default": Forsaken()}
@@ -23,12 +23,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     add_seeds(parser, "100-101")
     options = parser.parse_args()
-    task = TASKS["reuters-35-11"]
     share = owlqn.PRUNE
     rows: dict[str, list[dict[str, float]]] = {}
     for seed in options.seeds:
-        scenario = task.scenario(seed)
-        target = train(task.network, scenario.train, task.recipe, seed=seed)
+        scenario = load_scenario("reuters-35-11", seed=seed)
+        target = fit(scenario, scenario.train, seed=seed)
         for name, method in CASES.items():
             for how, prune in (("pruned", share), ("growing", 0.0)):
                 owlqn.PRUNE = prune

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from forsaken.data.samples import Samples
 from forsaken.models.nets import mlp
-from forsaken.models.train import Recipe, train
+from forsaken.models.train import train
+from forsaken.recipe import Recipe
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from forsaken.errors import OutputError
@@ -28,3 +30,18 @@ def write_atomically(path: str | os.PathLike[str], content: bytes, *, private: b
     finally:
         draft.unlink(missing_ok=True)
     return goal
+
+
+@contextmanager
+def draft_of(path: Path) -> Iterator[Path]:
+    """Return a path beside `path` to write to; it is moved there after the block, or removed if the block fails."""
+    draft = path.parent / f".{path.name}.{secrets.token_hex(6)}"
+    try:
+        yield draft
+        with draft.open("rb") as file:
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        draft.unlink(missing_ok=True)

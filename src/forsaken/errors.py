@@ -10,7 +10,9 @@ import difflib
 from collections.abc import Iterable, Sequence
 
 __all__ = [
+    "DataError",
     "DataNotFoundError",
+    "DownloadError",
     "EmptyError",
     "ForsakenError",
     "InputError",
@@ -99,6 +101,14 @@ class UndefinedMetricError(ForsakenError, ArithmeticError):
 
 class DataNotFoundError(ForsakenError, FileNotFoundError):
     """A dataset's file is not where it was looked for."""
+
+
+class DataError(ForsakenError, ValueError):
+    """A dataset's file that is damaged, or is not what its name says."""
+
+
+class DownloadError(ForsakenError, OSError):
+    """A download that failed; what has arrived is kept, so that a second try goes on from there."""
 
 
 class OutputError(ForsakenError, OSError):

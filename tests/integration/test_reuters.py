@@ -7,7 +7,6 @@ import os
 import pytest
 
 from forsaken import Forsaken
-from forsaken.bench.tasks import TASKS
 from forsaken.bench.trial import View, prepare
 
 pytestmark = [
@@ -17,7 +16,7 @@ pytestmark = [
 
 
 def test_one_seed_of_the_benchmark() -> None:
-    stage = prepare(TASKS["reuters-35-11"], seed=0)
+    stage = prepare("reuters-35-11", seed=0)
     scenario = stage.scenario
     assert (len(scenario.kept), len(scenario.forget), scenario.classes) == (3784, 200, 35)
     assert len(scenario.retain_rows) == 38

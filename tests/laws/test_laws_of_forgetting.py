@@ -8,14 +8,13 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 from forsaken import Forsaken, ShadowOracle
-from forsaken.bench.tasks import TASKS
 from forsaken.bench.trial import Stage, View, prepare
 
 
 @pytest.fixture(scope="module")
 def stage() -> Stage:
     torch.set_num_threads(1)
-    return prepare(TASKS["digits"], seed=7)
+    return prepare("digits", seed=7)
 
 
 def test_doing_nothing_forgets_nothing(stage: Stage) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from forsaken.bench.provenance import provenance
-from forsaken.bench.tasks import TASKS
 from forsaken.bench.trial import Stage, View, prepare
 from forsaken.oracles.shadow import top_posteriors
 from forsaken.types import Progress, silent
@@ -30,7 +29,7 @@ class Demo:
 
 def run_demo(seed: int = 0, progress: Progress = silent) -> Demo:
     """Train a target with 40 strangers mixed in, make it forget them, and compare with retraining."""
-    stage = prepare(TASKS[TASK], seed, progress)
+    stage = prepare(TASK, seed, progress)
     scenario = stage.scenario
     unlearned = METHOD(stage.target, scenario.forget, scenario.reference, scenario.retain, seed=seed, progress=progress)
     after, retrained = View.of(unlearned.model, scenario), View.of(stage.retrained, scenario)

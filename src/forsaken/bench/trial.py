@@ -8,15 +8,16 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
-from forsaken.bench.tasks import Task
 from forsaken.data.samples import Samples
 from forsaken.data.scenario import Scenario
+from forsaken.data.scenarios.table import load_scenario
 from forsaken.errors import UndefinedMetricError
 from forsaken.metrics import catastrophic_forgetting_rate, forgetting_rate
+from forsaken.models.fit import fit
 from forsaken.models.logits import posteriors
-from forsaken.models.train import train
 from forsaken.oracles.shadow import OracleReport, ShadowOracle
 from forsaken.types import Progress, silent
 
@@ -94,7 +95,7 @@ class Stage:
 
     def oracle_report(self) -> OracleReport:
         """Judge the oracle on the target, where the truth is known."""
-        return self.oracle.evaluate(self.target, members=self.scenario.train, nonmembers=self.scenario.test)
+        return self.oracle.evaluate(self.target, members=self.scenario.train, nonmembers=self.scenario.nonmembers)
 
     @property
     def memorised(self) -> int:
@@ -102,16 +103,16 @@ class Stage:
         return int(_members(self.oracle, self.before.forget).sum())
 
 
-def prepare(task: Task, seed: int, progress: Progress = silent) -> Stage:
-    """Build the scenario of a seed and train all that it needs."""
-    scenario = task.scenario(seed)
+def prepare(name: str, seed: int, progress: Progress = silent, *, device: str | torch.device = "cpu") -> Stage:
+    """Load the scenario of a seed and train all that it needs."""
+    scenario = load_scenario(name, seed=seed, progress=progress)
 
     def trained(what: str, data: Samples, purpose: int) -> tuple[nn.Module, float]:
         start = time.perf_counter()
-        network = train(
-            task.network, data, task.recipe, seed=seed * 10 + purpose, progress=progress, stage=f"train the {what}"
+        model = fit(
+            scenario, data, seed=seed * 10 + purpose, device=device, progress=progress, stage=f"train the {what}"
         )
-        return network, time.perf_counter() - start
+        return model, time.perf_counter() - start
 
     target, train_seconds = trained("target", scenario.train, 1)
     shadow, _ = trained("shadow", scenario.shadow_members, 2)

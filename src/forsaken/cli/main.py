@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 
 import forsaken
-from forsaken.cli import demo
+from forsaken.cli import datasets, demo, scenarios
 from forsaken.errors import ForsakenError
 
 app = typer.Typer(
@@ -20,6 +20,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("demo")(demo.demo)
+app.add_typer(datasets.app, name="datasets")
+app.add_typer(scenarios.app, name="scenarios")
 
 
 def _version(wanted: bool) -> None:

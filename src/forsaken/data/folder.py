@@ -10,12 +10,14 @@ from forsaken.errors import DataNotFoundError
 VARIABLE = "FORSAKEN_DATA"
 
 
-def dataset_file(name: str) -> Path:
-    """Return the path of a dataset's file in the folder that the variable FORSAKEN_DATA names."""
-    folder = os.environ.get(VARIABLE)
-    if not folder:
-        raise DataNotFoundError(f"{VARIABLE} is not set; set it to the folder that holds {name}")
-    path = Path(folder) / name
-    if not path.is_file():
-        raise DataNotFoundError(f"no file {name} in {folder} ({VARIABLE}); put it there or name another folder")
-    return path
+def data_folder() -> Path:
+    """Return the folder that the variable FORSAKEN_DATA names, or else the platform's cache folder for Forsaken."""
+    named = os.environ.get(VARIABLE)
+    if named:
+        return Path(named).expanduser()
+    # Imported where it is used: who names a folder needs no library to find one.
+    try:
+        import pooch  # noqa: PLC0415
+    except ImportError as error:
+        raise DataNotFoundError(f"{VARIABLE} is not set; set it to the folder that holds the datasets") from error
+    return Path(pooch.os_cache("forsaken"))

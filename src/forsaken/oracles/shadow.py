@@ -44,6 +44,20 @@ class OracleReport:
     members: int
     nonmembers: int
 
+    @classmethod
+    def of(cls, inside: Array, outside: Array) -> OracleReport:
+        """Count the verdicts (true = member) on known members and known non-members."""
+        hits, alarms = int(inside.sum()), int(outside.sum())
+        recall, specificity = hits / len(inside), 1 - alarms / len(outside)
+        return cls(
+            accuracy=(hits + len(outside) - alarms) / (len(inside) + len(outside)),
+            precision=hits / (hits + alarms) if hits + alarms else 0.0,
+            recall=recall,
+            balanced_accuracy=(recall + specificity) / 2,
+            members=len(inside),
+            nonmembers=len(outside),
+        )
+
     def to_dict(self) -> dict[str, float | int]:
         """Return the numbers by name."""
         return asdict(self)
@@ -100,18 +114,27 @@ class ShadowOracle:
         seed : int
             For the trees.
         """
-        trees = _trees()
         inside = posteriors(shadow_model, Samples.read(members, "members", labels=False), forward=forward)
         outside = posteriors(shadow_model, Samples.read(nonmembers, "nonmembers", labels=False), forward=forward)
-        features = top_posteriors(np.concatenate([inside, outside]))
-        truth = np.repeat([1.0, 0.0], [len(inside), len(outside)])
+        return cls.fit_posteriors(inside, outside, seed=seed)
+
+    @classmethod
+    def fit_posteriors(cls, members: Array, nonmembers: Array, *, seed: int = 0) -> ShadowOracle:
+        """Learn from the shadow's posteriors (samples x classes) themselves."""
+        if {members.ndim, nonmembers.ndim} != {2} or members.shape[1] != nonmembers.shape[1]:
+            raise OracleError(f"posteriors have shapes {members.shape} and {nonmembers.shape}, expected n x classes")
+        if not len(members) or not len(nonmembers):
+            raise OracleError(f"{len(members)} members and {len(nonmembers)} non-members, expected some of both")
+        trees = _trees()
+        features = top_posteriors(np.concatenate([members, nonmembers]))
+        truth = np.repeat([1.0, 0.0], [len(members), len(nonmembers)])
         # Equal total weights, or the verdict would follow the shares of the two sets; the smaller set's size in all, or
         # it would follow how often the larger one repeats itself.
-        total = min(len(inside), len(outside))
-        weights = np.repeat([total / len(inside), total / len(outside)], [len(inside), len(outside)])
+        total = min(len(members), len(nonmembers))
+        weights = np.repeat([total / len(members), total / len(nonmembers)], [len(members), len(nonmembers)])
         data = trees.DMatrix(features, label=truth, weight=weights)
         settings = _SETTINGS | {"seed": checked_seed(seed)}
-        return cls(trees.train(settings, data, num_boost_round=_TREES), inside.shape[1])
+        return cls(trees.train(settings, data, num_boost_round=_TREES), members.shape[1])
 
     def score(self, model: object, samples: object, *, forward: Forward | None = None) -> Array:
         """Return the probability of membership of each sample, a float64 array. Higher means member."""
@@ -142,16 +165,11 @@ class ShadowOracle:
         """Judge the oracle on samples of which the truth is known."""
         inside = self.is_member(model, members, forward=forward)
         outside = self.is_member(model, nonmembers, forward=forward)
-        hits, alarms = int(inside.sum()), int(outside.sum())
-        recall, specificity = hits / len(inside), 1 - alarms / len(outside)
-        return OracleReport(
-            accuracy=(hits + len(outside) - alarms) / (len(inside) + len(outside)),
-            precision=hits / (hits + alarms) if hits + alarms else 0.0,
-            recall=recall,
-            balanced_accuracy=(recall + specificity) / 2,
-            members=len(inside),
-            nonmembers=len(outside),
-        )
+        return OracleReport.of(inside, outside)
+
+    def evaluate_posteriors(self, members: Array, nonmembers: Array) -> OracleReport:
+        """Judge the oracle on posteriors of which the truth is known."""
+        return OracleReport.of(*(self.score_posteriors(part) > self.threshold for part in (members, nonmembers)))
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the oracle as JSON."""

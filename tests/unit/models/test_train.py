@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from forsaken.data.samples import Samples
-from forsaken.errors import InputError, NonFiniteError
+from forsaken.errors import InputError, NonFiniteError, SettingsError
 from forsaken.models.nets import mlp
-from forsaken.models.train import Recipe, train
+from forsaken.models.train import rate_at, train, usable_device
 from forsaken.models.weights import fingerprint, same_bits
+from forsaken.recipe import Recipe
 
 DATA = Samples(torch.randn(60, 5, generator=torch.Generator().manual_seed(0)), torch.arange(60) % 3)
 
@@ -41,10 +42,14 @@ def test_a_loss_that_is_not_finite_is_an_error() -> None:
         train(build, DATA, Recipe(50, 16, 1e20), seed=0)
 
 
-def test_progress_counts_epochs() -> None:
+def test_progress_counts_steps() -> None:
     ticks = []
     train(build, DATA, Recipe(3, 16, 1e-2), seed=0, progress=ticks.append, stage="here")
-    assert [(tick.stage, tick.done, tick.total) for tick in ticks] == [("here", 1, 3), ("here", 2, 3), ("here", 3, 3)]
+    assert [(tick.stage, tick.done, tick.total) for tick in ticks] == [
+        ("here", 4, 12),
+        ("here", 8, 12),
+        ("here", 12, 12),
+    ]
 
 
 def test_fingerprint_sees_every_bit() -> None:
@@ -57,3 +62,61 @@ def test_fingerprint_sees_every_bit() -> None:
 def test_same_bits() -> None:
     a, b = torch.tensor([0.0, 1.0, torch.nan]), torch.tensor([-0.0, 1.0, torch.nan])
     assert same_bits(a, b).tolist() == [False, True, True]
+
+
+def test_one_cycle_rises_and_falls_to_zero() -> None:
+    recipe = Recipe(5, 10, 0.1, schedule="one-cycle")
+    rates = [rate_at(recipe, step, 50) for step in range(50)]
+    top = rates.index(max(rates))
+    assert top == 9
+    assert rates[top] == 1
+    assert rates[0] == 0.1
+    assert rates[:top] == sorted(rates[:top])
+    assert rates[top:] == sorted(rates[top:], reverse=True)
+    assert 0 < rates[-1] <= 0.03
+    assert {rate_at(Recipe(5, 10, 0.1), step, 50) for step in range(50)} == {1.0}
+
+
+def test_plain_descent_is_what_one_computes_by_hand() -> None:
+    data = Samples(torch.tensor([[1.0, 2.0], [0.5, -1.0]]), torch.tensor([0, 1]))
+    build_one = lambda: torch.nn.Linear(2, 2, bias=False)  # noqa: E731
+    before = train(build_one, data, Recipe(0, 2, 0.1), seed=4).weight.detach()
+    after = train(build_one, data, Recipe(2, 2, 0.1, optimiser="sgd", weight_decay=0.01), seed=4).weight.detach()
+    weight, speed = before.double(), torch.zeros(2, 2, dtype=torch.float64)
+    inputs = data.inputs.double()
+    for _ in range(2):
+        residual = (inputs @ weight.T).softmax(1) - torch.eye(2, dtype=torch.float64)
+        gradient = residual.T @ inputs / 2 + 0.01 * weight
+        speed = 0.9 * speed + gradient
+        weight = weight - 0.1 * (gradient + 0.9 * speed)  # Nesterov's momentum, as torch defines it
+    assert torch.allclose(after.double(), weight, atol=1e-6)
+
+
+def test_clipping_bounds_a_step() -> None:
+    data = Samples(1e4 * DATA.inputs, DATA.labels)
+    build_one = lambda: torch.nn.Linear(5, 3)  # noqa: E731
+    before = train(build_one, data, Recipe(0, 60, 1.0), seed=0)
+    after = train(build_one, data, Recipe(1, 60, 0.01, optimiser="sgd", clip=1.0), seed=0)
+    moved = sum((a - b).square().sum() for a, b in zip(before.parameters(), after.parameters(), strict=True)).sqrt()
+    assert moved.item() == pytest.approx(0.019, rel=1e-3), "rate x norm x (1 + momentum)"
+
+
+def test_frozen_weights_stay() -> None:
+    def half_frozen() -> torch.nn.Module:
+        network = mlp((5, 8, 3))
+        network[0].requires_grad_(False)
+        return network
+
+    start = train(half_frozen, DATA, Recipe(0, 16, 1e-2), seed=1)
+    end = train(half_frozen, DATA, Recipe(2, 16, 1e-2), seed=1)
+    assert torch.equal(start[0].weight, end[0].weight)
+    assert not torch.equal(start[2].weight, end[2].weight)
+
+
+def test_a_device_that_is_not_there_is_an_error() -> None:
+    with pytest.raises(SettingsError, match="device 'gpu9' cannot be used"):
+        train(build, DATA, Recipe(1, 16, 1e-2), seed=0, device="gpu9")
+    if not torch.cuda.is_available():
+        with pytest.raises(SettingsError, match="'cuda' cannot be used"):
+            usable_device("cuda")
+        assert usable_device("auto").type == "cpu"

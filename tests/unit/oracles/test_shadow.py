@@ -23,8 +23,9 @@ from forsaken import ShadowOracle
 from forsaken.data.samples import Samples
 from forsaken.errors import EmptyError, ForsakenError, OracleError, OutputError, SettingsError
 from forsaken.models.nets import mlp
-from forsaken.models.train import Recipe, train
+from forsaken.models.train import train
 from forsaken.oracles.shadow import top_posteriors
+from forsaken.recipe import Recipe
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,122 @@
+"""`forsaken scenarios`: the experiments by name."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from forsaken.data.scenarios.plan import Plan
+from forsaken.data.scenarios.table import SCENARIOS, load_scenario, plan_named
+from forsaken.data.store import dataset_named, is_here
+from forsaken.errors import DataNotFoundError
+from forsaken.models.fit import parameter_count
+from forsaken.progress import bars
+
+app = typer.Typer(no_args_is_help=True, help="The scenarios: list them, and see what one consists of.")
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+_WORDS = {
+    "train_accuracy": "training accuracy",
+    "test_accuracy": "test accuracy",
+    "memorised": "memorised of 200 (BT)",
+    "oracle": "oracle's balanced accuracy",
+    "fr": "forgetting rate (FR)",
+    "retrained_fr": "FR of full retraining",
+    "parameters": "parameters",
+}
+
+
+@app.command("list")
+def list_scenarios(as_json: AsJson = False) -> None:
+    """Show every scenario, and whether its data are there.
+
+    Example: forsaken scenarios list
+    """
+    if as_json:
+        typer.echo(json.dumps([_facts(plan) for plan in SCENARIOS.values()]))
+        return
+    shown = Table(title="scenarios")
+    for name in ("name", "what is learnt and what is forgotten", "datasets", "here"):
+        shown.add_column(name)
+    for plan in SCENARIOS.values():
+        missing = _missing(plan)
+        shown.add_row(
+            plan.name, plan.summary, ", ".join(plan.datasets) or "built in", "no" if missing else "[green]yes[/]"
+        )
+    Console().print(shown)
+
+
+@app.command("show")
+def show(
+    name: Annotated[str, typer.Argument(help="A scenario by name.")],
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Decides the split.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Explain a scenario: its sets, network and recipe, and what the paper reports for it.
+
+    Where its data are there, they are loaded and split, and the sizes are those of this very seed.
+
+    Example: forsaken scenarios show reuters-35-11
+    """
+    plan = plan_named(name)
+    facts = _facts(plan)
+    if not _missing(plan):
+        with bars() as progress:
+            scenario = load_scenario(name, seed=seed, progress=progress)
+        facts |= {"seed": seed, "samples": scenario.sizes(), "trainable_parameters": parameter_count(scenario)}
+    if as_json:
+        typer.echo(json.dumps(facts))
+        return
+    console = Console()
+    console.print(f"[bold]{plan.name}[/]: {plan.summary}", highlight=False, soft_wrap=True)
+    if plan.note:
+        console.print(plan.note, highlight=False, soft_wrap=True, markup=False)
+    console.print(_table(plan, facts))
+    if missing := _missing(plan):
+        console.print(f"its data are not here; run: forsaken datasets get {' '.join(missing)}", highlight=False)
+
+
+def _table(plan: Plan, facts: dict[str, Any]) -> Table:
+    shown = Table(show_header=False)
+    shown.add_column(overflow="fold")
+    shown.add_column(overflow="fold")
+    shown.add_row("datasets", ", ".join(plan.datasets) or "built in")
+    shown.add_row("classes", str(plan.classes))
+    for name, count in facts.get("samples", {}).items():
+        shown.add_row(f"samples: {name.replace('_', ' ')}", f"{count:,}")
+    shown.add_row("network", str(plan.network))
+    if "trainable_parameters" in facts:
+        shown.add_row("trainable parameters", f"{facts['trainable_parameters']:,}")
+    settings = (f"{key.replace('_', ' ')} {value}" for key, value in plan.recipe.to_dict().items() if value is not None)
+    shown.add_row("recipe", ", ".join(settings))
+    for key, value in facts.get("paper", {}).items():
+        shown.add_row(f"paper: {_WORDS[key]}", f"{value:.4g}" if isinstance(value, float) else str(value))
+    return shown
+
+
+def _facts(plan: Plan) -> dict[str, Any]:
+    return {
+        "name": plan.name,
+        "summary": plan.summary,
+        "note": plan.note,
+        "datasets": list(plan.datasets),
+        "here": not _missing(plan),
+        "classes": plan.classes,
+        "forget": plan.sizes.forget,
+        "reference": plan.sizes.reference,
+        "network": str(plan.network),
+        "recipe": plan.recipe.to_dict(),
+        "paper": plan.paper.to_dict() if plan.paper else {},
+    }
+
+
+def _missing(plan: Plan) -> list[str]:
+    try:
+        return [name for name in plan.datasets if not is_here(dataset_named(name))]
+    except DataNotFoundError:
+        return list(plan.datasets)

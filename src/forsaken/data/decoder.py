@@ -1,0 +1,66 @@
+"""One picture from encoded bytes to pixels; run as a script, a worker that decodes what it reads from standard input.
+
+A worker imports Pillow alone: it starts in a tenth of a second, and several of them are several cores, where threads
+would wait for one another (most of the work on a small picture is Python's). Pictures go to it in chunks: a count,
+then for each the length and the bytes, all as 4-byte numbers. Back come for each: height, width and RGB pixels, or
+two zeros where it is no picture.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+import sys
+from typing import IO
+
+from PIL import Image, UnidentifiedImageError
+
+_BAD = (UnidentifiedImageError, Image.DecompressionBombError, OSError, ValueError, SyntaxError, TypeError, struct.error)
+_PAIR = struct.Struct("<II")
+_ONE = struct.Struct("<I")
+
+
+def decode(encoded: bytes, size: tuple[int, int] | None) -> tuple[int, int, bytes]:
+    """Return height, width and RGB bytes, resized to `size` (height, width); (0, 0, b"") where it is no picture."""
+    try:
+        with Image.open(io.BytesIO(encoded)) as opened:
+            picture = opened.convert("RGB")
+    except _BAD:
+        return 0, 0, b""
+    if size is not None and picture.size != (size[1], size[0]):
+        picture = picture.resize((size[1], size[0]), Image.Resampling.BILINEAR)
+    return picture.height, picture.width, picture.tobytes()
+
+
+def send(stream: IO[bytes], chunk: list[bytes]) -> None:
+    """Write a chunk of encoded pictures for a worker."""
+    stream.write(b"".join([_ONE.pack(len(chunk)), *(part for one in chunk for part in (_ONE.pack(len(one)), one))]))
+    stream.flush()
+
+
+def receive(stream: IO[bytes]) -> tuple[int, int, bytes]:
+    """Read one decoded picture from a worker."""
+    height, width = _PAIR.unpack(_exactly(stream, _PAIR.size))
+    return height, width, _exactly(stream, 3 * height * width)
+
+
+def _exactly(stream: IO[bytes], count: int) -> bytes:
+    content = stream.read(count)
+    if len(content) != count:
+        raise EOFError
+    return content
+
+
+def _work(size: tuple[int, int] | None) -> None:
+    given, back = sys.stdin.buffer, sys.stdout.buffer
+    while head := given.read(_ONE.size):
+        # The whole chunk is read before anything is written, or both sides could wait for each other.
+        chunk = [_exactly(given, _ONE.unpack(_exactly(given, _ONE.size))[0]) for _ in range(_ONE.unpack(head)[0])]
+        for one in chunk:
+            height, width, pixels = decode(one, size)
+            back.write(_PAIR.pack(height, width) + pixels)
+        back.flush()
+
+
+if __name__ == "__main__":
+    _work((int(sys.argv[1]), int(sys.argv[2])) if len(sys.argv) > 2 else None)

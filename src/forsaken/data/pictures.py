@@ -1,0 +1,116 @@
+"""Pictures: from encoded bytes to pixels, on all cores."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+
+from forsaken.data import decoder
+from forsaken.errors import DataError
+from forsaken.types import Progress, Tick, silent
+
+Pixels = np.ndarray[Any, np.dtype[np.uint8]]
+
+_CHUNK = 256  # pictures a worker takes at a time
+_FEW = 2000  # pictures up to which workers are not worth their start
+
+
+def decode_pictures(
+    encoded: Sequence[bytes],
+    *,
+    names: Sequence[str],
+    size: tuple[int, int] | None = None,
+    progress: Progress = silent,
+    stage: str = "decode pictures",
+) -> Pixels:
+    """Decode pictures on all cores.
+
+    Parameters
+    ----------
+    encoded : sequence of bytes
+        JPEG, PNG, WebP or whatever else Pillow reads.
+    names : sequence of str
+        What error messages call each of them.
+    size : pair, optional
+        Height and width that all are resized to; without it all must have the first one's size.
+    progress, stage
+        Who is told, and under which name.
+
+    Returns
+    -------
+    uint8 array
+        n x height x width x 3.
+    """
+    height, width, _ = decoder.decode(encoded[0], size)
+    pixels = np.empty((len(encoded), max(height, 1), max(width, 1), 3), dtype=np.uint8)
+
+    def keep(at: int, found: tuple[int, int, bytes]) -> None:
+        if found[0] == 0:
+            raise DataError(f"{names[at]} cannot be read as a picture; replace or remove it")
+        if found[:2] != (height, width):
+            raise DataError(
+                f"{names[at]} has {found[0]} x {found[1]} pixels, {names[0]} {height} x {width}; give "
+                "size=(height, width) to resize all of them"
+            )
+        pixels[at] = np.frombuffer(found[2], dtype=np.uint8).reshape(height, width, 3)
+
+    starts = range(0, len(encoded), _CHUNK)
+    if len(encoded) <= _FEW:
+        for start in starts:
+            for at in range(start, min(start + _CHUNK, len(encoded))):
+                keep(at, decoder.decode(encoded[at], size))
+            progress(Tick(stage, min(start + _CHUNK, len(encoded)), len(encoded)))
+        return pixels
+
+    with _workers(min(os.cpu_count() or 1, len(starts)), size) as idle, ThreadPoolExecutor(idle.qsize()) as pool:
+
+        def work(start: int) -> int:
+            worker = idle.get()
+            rows = range(start, min(start + _CHUNK, len(encoded)))
+            try:
+                decoder.send(worker.stdin, [encoded[at] for at in rows])  # type: ignore[arg-type]
+                for at in rows:
+                    keep(at, decoder.receive(worker.stdout))  # type: ignore[arg-type]
+            except BaseException:
+                worker.kill()  # it may be in the middle of an answer; whoever asks it next gets an error, not a wait
+                raise
+            finally:
+                idle.put(worker)
+            return len(rows)
+
+        done = 0
+        try:
+            for count in pool.map(work, starts):
+                done += count
+                progress(Tick(stage, done, len(encoded)))
+        except (EOFError, BrokenPipeError) as error:
+            raise DataError("a worker that decodes pictures has died; is there enough memory? Try again") from error
+        finally:
+            pool.shutdown(cancel_futures=True)
+    return pixels
+
+
+@contextmanager
+def _workers(count: int, size: tuple[int, int] | None) -> Iterator[SimpleQueue[subprocess.Popen[bytes]]]:
+    """Start workers; those that wait for work are in the queue. All end with the block."""
+    command = [sys.executable, str(Path(decoder.__file__)), *map(str, size or ())]
+    started: list[subprocess.Popen[bytes]] = []
+    idle: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
+    try:
+        for _ in range(count):
+            started.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))  # noqa: S603
+            idle.put(started[-1])
+        yield idle
+    finally:
+        for worker in started:
+            worker.kill()
+            worker.communicate()

@@ -1,0 +1,96 @@
+"""Records: the rows of a dataset as people know them, before they become numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from forsaken.data.samples import Samples
+from forsaken.errors import DataError, InputError
+
+Array = np.ndarray[Any, Any]
+Kind = Literal["features", "image", "text"]
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """n rows of a dataset: texts, pictures or features, and labels where there are any.
+
+    Attributes
+    ----------
+    content : array
+        Texts as an array of str (n); pictures as bytes (n x height x width x channels); features as
+        float32 (n x ...).
+    labels : int64 array, optional
+        Class numbers.
+    names : tuple of str
+        The name of each class, where known.
+    columns : mapping
+        Further columns that were asked for.
+    """
+
+    content: Array
+    labels: Array | None = None
+    names: tuple[str, ...] = ()
+    columns: Mapping[str, Array] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.content)
+
+    @property
+    def kind(self) -> Kind:
+        """What the rows are."""
+        if self.content.dtype == object:
+            return "text"
+        return "image" if self.content.dtype == np.uint8 and self.content.ndim == 4 else "features"
+
+    def rows(self, index: Array) -> Records:
+        """Return the rows at `index`, in that order."""
+        labels = None if self.labels is None else self.labels[index]
+        columns = {name: column[index] for name, column in self.columns.items()}
+        return Records(self.content[index], labels, self.names, columns)
+
+    def samples(self) -> Samples:
+        """Return pictures (n x channels x height x width, bytes) or features as samples for a model."""
+        if self.kind == "text":
+            raise InputError(
+                "texts are no numbers yet; turn them into tokens with forsaken.data.words.Vocabulary, or into a bag of "
+                "words with scikit-learn's CountVectorizer"
+            )
+        content = torch.from_numpy(self.content)
+        inputs = content.permute(0, 3, 1, 2).contiguous() if self.kind == "image" else content
+        return Samples(inputs, None if self.labels is None else torch.from_numpy(self.labels))
+
+
+def checked_labels(labels: Array, classes: int, where: str) -> Array:
+    """Return labels as int64 if each is one of 0 to `classes` - 1 and every class has a row."""
+    numbers = labels.astype(np.int64)
+    outside = np.flatnonzero((numbers < 0) | (numbers >= classes))
+    if len(outside):
+        raise DataError(
+            f"{where}: the label of row {outside[0]} is {numbers[outside[0]]}, expected 0 to {classes - 1} "
+            f"({len(outside)} rows in all are out of range); correct the labels, or get the file again"
+        )
+    missing = sorted(set(range(classes)) - set(np.unique(numbers).tolist()))
+    if missing:
+        raise DataError(
+            f"{where}: class {missing[0]} is empty ({len(missing)} of {classes} classes are), expected one row or more "
+            "of each; is the file complete?"
+        )
+    return numbers
+
+
+def join_records(parts: Sequence[Records]) -> Records:
+    """Join records of one kind; the names of the classes are the first part's."""
+    labels = [part.labels for part in parts if part.labels is not None]
+    shared = [name for name in parts[0].columns if all(name in part.columns for part in parts)]
+    return Records(
+        np.concatenate([part.content for part in parts]),
+        np.concatenate(labels) if len(labels) == len(parts) else None,
+        parts[0].names,
+        {name: np.concatenate([part.columns[name] for part in parts]) for name in shared},
+    )

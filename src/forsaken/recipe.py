@@ -1,0 +1,55 @@
+"""How a network is built and trained, as plain values that can be printed, compared and saved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """A network by its name (a row of `forsaken.models.nets.NETWORKS`) and its settings.
+
+    >>> print(Network("mlp", {"sizes": (64, 8), "dropout": 0.5}))
+    mlp(sizes=(64, 8), dropout=0.5)
+    """
+
+    name: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.name}({', '.join(f'{key}={value!r}' for key, value in self.settings.items())})"
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How a network is trained on the cross-entropy.
+
+    Attributes
+    ----------
+    epochs, batch_size : int
+        Passes over the data, and samples a step; every epoch has a new order.
+    learning_rate : float
+        The highest rate of the schedule.
+    weight_decay : float
+        As torch's optimisers take it.
+    optimiser : str
+        "adam", or "sgd" with Nesterov momentum of 0.9.
+    schedule : str
+        "constant", or "one-cycle": up linearly over a fifth of the steps, then down to zero.
+    clip : float, optional
+        The largest norm of a step's gradient.
+    """
+
+    epochs: int
+    batch_size: int
+    learning_rate: float
+    weight_decay: float = 0.0
+    optimiser: Literal["adam", "sgd"] = "adam"
+    schedule: Literal["constant", "one-cycle"] = "constant"
+    clip: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the settings by name."""
+        return asdict(self)

@@ -1,0 +1,395 @@
+"""Datasets of one's own: what is read is what was written; what cannot be read says which, where and what now."""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+import re
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+
+from forsaken.data.readers import read_records
+from forsaken.data.records import Records, checked_labels, join_records
+from forsaken.errors import DataError, DataNotFoundError, EmptyError, ForsakenError, InputError
+
+RED, BLUE = (250, 10, 20), (0, 30, 240)
+NUMBERS = np.arange(12, dtype=np.float64).reshape(6, 2)
+
+
+def picture(colour: tuple[int, int, int], size: tuple[int, int] = (4, 6)) -> bytes:
+    content = io.BytesIO()
+    Image.new("RGB", (size[1], size[0]), colour).save(content, "PNG")
+    return content.getvalue()
+
+
+def parquet(folder: Path, **columns: Any) -> Path:
+    path = folder / "own.parquet"
+    pq.write_table(pa.table(columns), path)
+    return path
+
+
+def csv(folder: Path, content: str | bytes) -> Path:
+    path = folder / "own.csv"
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def npz(folder: Path, **arrays: Any) -> Path:
+    path = folder / "own.npz"
+    np.savez(path, **arrays)
+    return path
+
+
+def classes(folder: Path, **pictures: list[bytes]) -> Path:
+    for name, contents in pictures.items():
+        (folder / "set" / name).mkdir(parents=True)
+        for at, content in enumerate(contents):
+            (folder / "set" / name / f"{at}.png").write_bytes(content)
+    return folder / "set"
+
+
+def refusal(path: Path, kind: type[ForsakenError], **settings: Any) -> str:
+    with pytest.raises(kind) as caught:
+        read_records(path, **settings)
+    return str(caught.value)
+
+
+def test_texts_and_names_of_a_parquet_file(tmp_path: Path) -> None:
+    found = read_records(parquet(tmp_path, text=["x", "ü", "z"], label=["pear", "apple", "pear"]))
+    assert found.kind == "text"
+    assert found.content.tolist() == ["x", "ü", "z"]
+    assert found.labels is not None
+    assert (found.labels.tolist(), found.labels.dtype, found.names) == ([1, 0, 1], np.int64, ("apple", "pear"))
+
+
+@pytest.mark.parametrize("wrap", [lambda content: {"bytes": content, "path": "p"}, bytes], ids=["struct", "binary"])
+def test_pictures_of_a_parquet_file(tmp_path: Path, wrap: Callable[[bytes], object]) -> None:
+    found = read_records(parquet(tmp_path, image=[wrap(picture(RED)), wrap(picture(BLUE))], label=[1, 0]))
+    assert found.kind == "image"
+    assert found.content.shape == (2, 4, 6, 3)
+    assert found.content[:, 3, 5].tolist() == [list(RED), list(BLUE)]
+
+
+def test_features_are_the_columns_of_numbers_in_their_order(tmp_path: Path) -> None:
+    path = parquet(tmp_path, b=[1, 2], word=["x", "y"], a=[0.5, 1.5], label=[0, 1], id=[7, 8], split=[1, 2])
+    found = read_records(path)
+    assert (found.kind, found.content.dtype) == ("features", np.float32)
+    assert found.content.tolist() == [[1, 0.5], [2, 1.5]]
+
+
+def test_names_beside_numbers_are_kept_by_number(tmp_path: Path) -> None:
+    found = read_records(parquet(tmp_path, text=["x", "y"], label=[2, 0], label_name=["pear", "fig"]))
+    assert found.names == ("fig", "1", "pear")
+
+
+def test_without_a_label_column_there_are_no_labels(tmp_path: Path) -> None:
+    assert read_records(parquet(tmp_path, text=["x"])).labels is None
+
+
+def test_another_column_may_hold_the_labels(tmp_path: Path) -> None:
+    found = read_records(parquet(tmp_path, text=["x", "y"], topic=[3, 1], label=[0, 0]), label="topic")
+    assert found.labels is not None
+    assert found.labels.tolist() == [3, 1]
+
+
+def test_further_columns_are_kept_and_a_missing_one_is_named(tmp_path: Path) -> None:
+    path = parquet(tmp_path, text=["x", "y"], year=[1990, 1991], who=["b", "a"])
+    found = read_records(path, columns=["who", "year"])
+    assert {name: column.tolist() for name, column in found.columns.items()} == {
+        "who": ["b", "a"],
+        "year": [1990, 1991],
+    }
+    assert re.search(r"own\.parquet has no column 'yaer' .*year", refusal(path, DataError, columns=["yaer"]))
+
+
+def test_csv_with_quotes_newlines_commas_and_other_alphabets(tmp_path: Path) -> None:
+    path = csv(tmp_path, 'text,label,n\n"one, two\nthree ""four""",яблоко,1\nプラム,ähre,2\n')
+    found = read_records(path, columns=["n"])
+    assert found.content.tolist() == ['one, two\nthree "four"', "プラム"]
+    assert found.names == ("ähre", "яблоко")
+    assert found.labels is not None
+    assert (found.labels.tolist(), found.columns["n"].tolist()) == ([1, 0], [1, 2])
+    assert read_records(csv(tmp_path, "a,b,label\n1,2.5,0\n3,4,1\n")).content.tolist() == [[1, 2.5], [3, 4]]
+
+
+@pytest.mark.parametrize(("inputs", "labels"), [("inputs", "labels"), ("x", "y")])
+def test_npz_under_either_pair_of_names(tmp_path: Path, inputs: str, labels: str) -> None:
+    found = read_records(npz(tmp_path, **{inputs: NUMBERS, labels: np.arange(6, dtype=np.uint8)}))
+    assert found.labels is not None
+    assert (found.content.dtype, found.labels.dtype) == (np.float32, np.int64)
+    assert found.content.tolist() == NUMBERS.tolist()
+    assert found.labels.tolist() == list(range(6))
+
+
+def test_npz_of_bytes_in_four_axes_holds_pictures(tmp_path: Path) -> None:
+    pixels = np.arange(2 * 3 * 4 * 3, dtype=np.uint8).reshape(2, 3, 4, 3)
+    found = read_records(npz(tmp_path, images=pixels))
+    assert (found.kind, found.labels) == ("image", None)
+    assert np.array_equal(found.content, pixels)
+
+
+def test_a_folder_of_pictures_by_class(tmp_path: Path) -> None:
+    path = classes(tmp_path, pear=[picture(RED)], apple=[picture(BLUE), picture(RED)])
+    (path / ".hidden").mkdir()
+    (path / "pear" / "notes.txt").write_text("")
+    found = read_records(path)
+    assert found.names == ("apple", "pear")
+    assert found.labels is not None
+    assert found.labels.tolist() == [0, 0, 1]
+    assert found.content[:, 0, 0].tolist() == [list(BLUE), list(RED), list(RED)]
+
+
+def test_pictures_are_resized_where_a_size_is_given(tmp_path: Path) -> None:
+    path = classes(tmp_path, a=[picture(RED), picture(BLUE, (9, 2))])
+    found = read_records(path, size=(5, 3))
+    assert found.content.shape == (2, 5, 3, 3)
+    assert np.unique(found.content.reshape(2, -1, 3)[1], axis=0).tolist() == [list(BLUE)]
+
+
+def test_pictures_of_different_sizes_need_a_size(tmp_path: Path) -> None:
+    message = refusal(classes(tmp_path, a=[picture(RED), picture(BLUE, (9, 2))]), DataError)
+    assert re.search(r"set/a/1\.png has 9 x 2 pixels, .*set/a/0\.png 4 x 6; give size=\(height, width\)", message)
+
+
+def test_a_broken_picture_is_named_with_its_row_or_file(tmp_path: Path) -> None:
+    message = refusal(parquet(tmp_path, image=[picture(RED), picture(RED)[:40]]), DataError)
+    assert re.search(r"own\.parquet: the picture of row 1 .*replace or remove it", message)
+    message = refusal(classes(tmp_path, a=[b"no picture"], b=[picture(RED)]), DataError)
+    assert re.search(r"set/a/0\.png cannot be read as a picture; replace or remove it", message)
+
+
+def test_a_missing_path_and_an_unknown_suffix_are_named(tmp_path: Path) -> None:
+    assert re.search(r"no file or folder .*absent\.csv; check", refusal(tmp_path / "absent.csv", DataNotFoundError))
+    (tmp_path / "set.xlsx").write_bytes(b"")
+    assert re.search(r"set\.xlsx ends in '\.xlsx', expected \.parquet", refusal(tmp_path / "set.xlsx", DataError))
+
+
+@pytest.mark.parametrize("make", [parquet, npz], ids=["parquet", "npz"])
+@pytest.mark.parametrize("share", [0, 0.5, 0.99])
+def test_a_cut_file_is_named(tmp_path: Path, make: Callable[..., Path], share: float) -> None:
+    path = make(tmp_path, inputs=np.arange(500.0))
+    content = path.read_bytes()
+    path.write_bytes(content[: int(share * len(content))])
+    message = refusal(path, DataError)
+    assert str(path) in message
+    assert re.search("get or export it again|expected arrays of numbers", message)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\n", b"text,label\na,0\nb\n", b'text,label\n"a,0\n', "text,label\na,0\n".encode("utf-16")],
+    ids=["empty", "blank", "ragged", "open quote", "utf-16"],
+)
+def test_a_damaged_csv_file_is_named(tmp_path: Path, content: bytes) -> None:
+    message = refusal(csv(tmp_path, content), DataError)
+    assert re.search(r"own\.csv cannot be read as CSV .*header line, commas, quoted texts, and UTF-8", message)
+
+
+class Mine:
+    """What runs code where it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize("key", ["inputs", "labels"])
+def test_a_pickle_in_an_npz_file_is_refused_and_never_run(tmp_path: Path, key: str) -> None:
+    mine = np.array([Mine(tmp_path / "written")] * 6, dtype=object)
+    path = npz(tmp_path, **({"inputs": NUMBERS} | {key: mine}))
+    assert re.search(r"own\.npz .*objects are refused, since they may carry code", refusal(path, DataError))
+    assert not (tmp_path / "written").exists()
+    with np.load(path, allow_pickle=True) as arrays:
+        _ = arrays[key]
+    assert (tmp_path / "written").exists(), "the pickle was not malicious after all"
+
+
+def test_no_rows_are_an_error_of_their_own(tmp_path: Path) -> None:
+    empty = (
+        parquet(tmp_path, text=pa.array([], pa.string())),
+        csv(tmp_path, "text,label\n"),
+        npz(tmp_path, x=np.zeros((0, 3))),
+    )
+    for path in empty:
+        assert refusal(path, EmptyError) == f"{path} holds no rows; give at least one"
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"text": ["a", None]}, r"column 'text' has no value in row 1; fill it in or drop the row"),
+        ({"text": ["a", "b"], "label": [None, 1]}, r"column 'label' has no value in row 0; fill it in"),
+        ({"image": [picture(RED), None]}, r"column 'image' has no value in row 1; fill it in"),
+        ({"a": [1.5, None]}, r"column 'a' has no value in row 1; fill it in"),
+        ({"text": ["a", "b"], "label": [0, -3]}, r"label of row 1 is -3, expected 0 or more"),
+        ({"text": ["a", "b"], "label": [0.0, 1.0]}, r"column 'label' is of type float64, expected class numbers"),
+        ({"text": [1, 2]}, r"column 'text' is of type int64, expected strings"),
+        (
+            {"word": ["a", "b"], "label": [0, 1]},
+            r"no column 'text', 'image' or of numbers \(found: word, label\); rename",
+        ),
+    ],
+)
+def test_values_that_cannot_be_used_are_named(tmp_path: Path, columns: dict[str, list[Any]], message: str) -> None:
+    assert re.search(rf"own\.parquet.* {message}", refusal(parquet(tmp_path, **columns), DataError))
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"inputs": NUMBERS, "labels": np.arange(5)}, r"6 rows of inputs but labels of shape \(5,\)"),
+        ({"inputs": NUMBERS, "labels": np.zeros((6, 2), int)}, r"6 rows of inputs but labels of shape \(6, 2\)"),
+        ({"inputs": NUMBERS, "labels": np.arange(6.0)}, r"labels of type float64, expected class numbers"),
+        ({"inputs": NUMBERS, "labels": -np.arange(6)}, r"expected class numbers of 0 or more"),
+        ({"inputs": NUMBERS * 1j}, r"inputs of type complex128, expected numbers"),
+        ({"z": NUMBERS}, r"has no array 'inputs' or 'x' \(found: z\); name one of them so"),
+    ],
+)
+def test_arrays_that_cannot_be_used_are_named(tmp_path: Path, arrays: dict[str, Any], message: str) -> None:
+    assert re.search(rf"own\.npz.* {message}", refusal(npz(tmp_path, **arrays), DataError))
+
+
+def test_a_class_folder_without_pictures_and_a_folder_without_classes_are_named(tmp_path: Path) -> None:
+    path = classes(tmp_path, a=[picture(RED)], b=[])
+    assert re.search(r"class folder .*set/b is empty, .*\.jpg.*remove or fill it", refusal(path, DataError))
+    assert re.search(r"set/a holds no folders, expected one folder of pictures", refusal(path / "a", DataError))
+
+
+@pytest.mark.parametrize(
+    ("suffix", "start"),
+    [(".parquet", b"PAR1"), (".csv", b"text,label\n"), (".npz", b"PK\x03\x04"), (".npz", b"\x80\x04")],
+)
+def test_random_bytes_are_a_foreseen_error_or_none(tmp_path: Path, suffix: str, start: bytes) -> None:
+    draw = random.Random(0)
+    path = tmp_path / f"own{suffix}"
+    told = []
+    for _ in range(100):
+        path.write_bytes(start + draw.randbytes(draw.randrange(60)))
+        try:
+            read_records(path)
+        except ForsakenError as error:
+            told.append(str(error))
+    assert len(told) >= 80
+    assert all(str(path) in message for message in told)
+
+
+def saved(save: Callable[..., None], *arrays: Any, **named: Any) -> bytes:
+    content = io.BytesIO()
+    save(content, *arrays, **named)
+    return content.getvalue()
+
+
+def packed(member: bytes) -> bytes:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as file:
+        file.writestr("inputs.npy", member)
+    return content.getvalue()
+
+
+COMPRESSED = saved(np.savez_compressed, inputs=np.arange(4000.0))
+TWICE = pa.table([pa.array(["a"]), pa.array(["b"])], names=["text", "text"])
+ODD = {
+    "an array under the name of npz": ("own.npz", saved(np.save, NUMBERS)),
+    "npz member that is no array": ("own.npz", packed(b"hello")),
+    "npz member with half a header": ("own.npz", packed(b"\x93NUMPY\x01\x00\x0a\x00{'descr':\n")),
+    "npz member of damaged content": ("own.npz", COMPRESSED[:80] + bytes(220) + COMPRESSED[300:]),
+    "csv column twice": ("own.csv", b"text,text,label\na,b,0\n"),
+    "csv header not in utf-8": ("own.csv", b"t\xe4xt,label\na,0\n"),
+    "parquet column twice": ("own.parquet", saved(lambda file: pq.write_table(TWICE, file))),
+    "picture of another format, damaged": ("a/1.png", b"DDS " + (124).to_bytes(4, "little") + bytes(120)),
+}
+
+
+@pytest.mark.xfail(strict=True, reason="escapes as another error")
+@pytest.mark.parametrize(("name", "content"), ODD.values(), ids=ODD)
+def test_odd_content_is_named_too(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_bytes(content)
+    path = tmp_path if "/" in name else tmp_path / name
+    assert str(tmp_path / name) in refusal(path, DataError)
+
+
+@pytest.mark.xfail(strict=True, reason="escapes as another error")
+@pytest.mark.parametrize(
+    "columns",
+    [{"image": [{"path": "a.png"}]}, {"text": ["a", "b"], "label": [[1], [1, 2]]}],
+    ids=["no bytes", "lists as labels"],
+)
+def test_odd_columns_are_named_too(tmp_path: Path, columns: dict[str, Any]) -> None:
+    assert "own.parquet" in refusal(parquet(tmp_path, **columns), DataError)
+
+
+@pytest.mark.xfail(strict=True, reason="escapes as another error", raises=OSError)
+def test_a_folder_under_the_name_of_a_picture_is_named_or_left_out(tmp_path: Path) -> None:
+    path = classes(tmp_path, a=[picture(RED)])
+    (path / "a" / "other.png").mkdir()
+    assert len(read_records(path)) == 1
+
+
+@pytest.mark.xfail(strict=True, reason="escapes as another error", raises=(ValueError, IndexError))
+@pytest.mark.parametrize("size", [(0, 4), (-1, 4), (4,)])
+def test_a_size_that_cannot_be_is_named(tmp_path: Path, size: Any) -> None:
+    assert "size" in refusal(parquet(tmp_path, image=[picture(RED)]), ForsakenError, size=size)
+
+
+@pytest.mark.xfail(strict=True, reason="only plain strings are names", raises=DataError)
+@pytest.mark.parametrize("kind", [pa.large_string(), pa.dictionary(pa.int32(), pa.string())], ids=["large", "category"])
+def test_names_are_labels_however_arrow_keeps_them(tmp_path: Path, kind: pa.DataType) -> None:
+    found = read_records(parquet(tmp_path, text=["x", "y"], label=pa.array(["pear", "apple"]).cast(kind)))
+    assert found.names == ("apple", "pear")
+
+
+def test_records_know_their_kind_and_give_rows_in_the_order_asked_for() -> None:
+    texts = Records(np.array(["a", "b", "c"], dtype=object), np.array([0, 1, 2]), ("x", "y", "z"), {"n": np.arange(3)})
+    some = texts.rows(np.array([2, 0]))
+    assert (texts.kind, len(texts), len(some)) == ("text", 3, 2)
+    assert some.labels is not None
+    assert (some.content.tolist(), some.labels.tolist(), some.names) == (["c", "a"], [2, 0], ("x", "y", "z"))
+    assert some.columns["n"].tolist() == [2, 0]
+    with pytest.raises(InputError, match="Vocabulary"):
+        texts.samples()
+
+
+def test_pictures_become_samples_with_channels_first() -> None:
+    pixels = np.arange(2 * 3 * 4 * 3, dtype=np.uint8).reshape(2, 3, 4, 3)
+    samples = Records(pixels, np.array([1, 0])).samples()
+    assert (samples.inputs.shape, samples.inputs.dtype) == ((2, 3, 3, 4), torch.uint8)
+    assert samples.inputs[1, 2, 0, 3] == pixels[1, 0, 3, 2]
+    assert samples.labels is not None
+    assert samples.labels.tolist() == [1, 0]
+    assert Records(NUMBERS.astype(np.float32)).samples().inputs.tolist() == NUMBERS.tolist()
+
+
+def test_joined_records_keep_what_all_of_them_have() -> None:
+    one = Records(NUMBERS, np.arange(6), ("a",), {"n": np.arange(6), "m": np.arange(6)})
+    two = Records(NUMBERS[:1], np.array([9]), ("b",), {"n": np.array([7])})
+    both = join_records([one, two])
+    assert both.labels is not None
+    assert (len(both), both.labels.tolist(), both.names) == (7, [0, 1, 2, 3, 4, 5, 9], ("a",))
+    assert {name: column.tolist() for name, column in both.columns.items()} == {"n": [0, 1, 2, 3, 4, 5, 7]}
+    assert join_records([one, Records(NUMBERS)]).labels is None
+
+
+@pytest.mark.parametrize("label", [-1, 3])
+def test_a_label_out_of_range_is_named_with_its_row(label: int) -> None:
+    with pytest.raises(DataError, match=rf"here: the label of row 2 is {label}, expected 0 to 2 \(1 rows in all"):
+        checked_labels(np.array([0, 1, label, 2]), 3, "here")
+
+
+def test_a_class_without_rows_is_named_and_good_labels_become_int64() -> None:
+    with pytest.raises(DataError, match=r"here: class 1 is empty \(2 of 4 classes are\)"):
+        checked_labels(np.array([0, 2]), 4, "here")
+    good = checked_labels(np.array([1, 0], np.int8), 2, "here")
+    assert (good.tolist(), good.dtype) == ([1, 0], np.int64)
