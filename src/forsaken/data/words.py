@@ -80,7 +80,7 @@ class Vocabulary:
         return torch.from_numpy(matrix)
 
 
-def word_vectors(texts: Sequence[Sequence[str]], known: Vocabulary, *, dimensions: int, window: int = 5) -> Tensor:
+def word_vectors(texts: Sequence[Sequence[str]], known: Vocabulary, *, dimensions: int, window: int) -> Tensor:
     """Return a vector for every token of a vocabulary, learnt from which words stand near each other.
 
     The positive pointwise mutual information of word pairs within `window` words, factorised by a truncated singular

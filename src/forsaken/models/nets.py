@@ -102,7 +102,7 @@ class TextConvolutions(nn.Module):
         dimensions: int = 100,
         channels: int = 100,
         widths: Sequence[int] = (3, 4, 5),
-        dropout: float = 0.5,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.embedding = nn.Embedding(words, dimensions, padding_idx=0)

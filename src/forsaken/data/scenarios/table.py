@@ -16,15 +16,16 @@ from forsaken.recipe import Network, Recipe
 from forsaken.types import Progress, silent
 
 _REUTERS_RECIPE = Recipe(epochs=40, batch_size=128, learning_rate=1e-3)
-_NEWS_RECIPE = Recipe(epochs=40, batch_size=128, learning_rate=1e-3)
-_IMDB_RECIPE = Recipe(epochs=30, batch_size=64, learning_rate=1e-3)
+_KERAS_RECIPE = Recipe(epochs=40, batch_size=64, learning_rate=1e-3)
+_NEWS_RECIPE = Recipe(epochs=40, batch_size=64, learning_rate=2e-3, schedule="one-cycle")
+_IMDB_RECIPE = Recipe(epochs=10, batch_size=64, learning_rate=1e-3)
 _CIFAR_RECIPE = Recipe(
     epochs=20, batch_size=128, learning_rate=0.05, weight_decay=5e-4, optimiser="sgd", schedule="one-cycle"
 )
 _CIFAR100_RECIPE = dataclasses.replace(_CIFAR_RECIPE, epochs=15)
 
 _REUTERS = {"words": 10_000}
-_NEWS = {"words": 20_000, "length": 1000, "dimensions": 100}
+_NEWS = {"words": 20_000, "length": 1000, "dimensions": 100, "window": 3}
 _IMDB = {"words": 25_000, "length": 200}
 _BORROWED = "An article without a body takes the body of the nearest earlier one, as in the paper's file (Keras)."
 _ELEVEN = "The paper's labels 35 to 45 hold only 311 documents; these eleven topics hold 1,766."
@@ -133,7 +134,7 @@ _PLANS = (
         datasets=("reuters46",),
         classes=35,
         network=_reuters(35),
-        recipe=_REUTERS_RECIPE,
+        recipe=_KERAS_RECIPE,
         build=texts.reuters,
         options=_REUTERS | {"strangers": texts.REUTERS_STRANGERS, "borrowed": True},
         paper=Paper(0.9062, 0.7789, 192, 0.78, 0.9635, 0.9479, "5.26M"),
@@ -199,7 +200,7 @@ _PLANS = (
         datasets=("reuters46",),
         classes=46,
         network=_reuters(46),
-        recipe=_REUTERS_RECIPE,
+        recipe=_KERAS_RECIPE,
         build=texts.reuters,
         options=_REUTERS | {"borrowed": True},
         paper=Paper(0.9196, 0.7991, 160, None, 0.8625, 0.8313, "5.26M"),
@@ -305,6 +306,6 @@ def _linear(plan: Plan, model: str) -> Plan:
         raise SettingsError(f"{model} is for texts and digits, and {plan.name} has pictures; leave model out")
     options: Mapping[str, Any] = plan.options
     if "length" in options:
-        options = {key: value for key, value in options.items() if key not in ("length", "dimensions")}
+        options = {key: value for key, value in options.items() if key not in ("length", "dimensions", "window")}
         options = {**options, "words": _LINEAR_WORDS}
     return dataclasses.replace(plan, network=Network(model), options=options)

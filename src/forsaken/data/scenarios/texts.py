@@ -144,5 +144,5 @@ def _encoded(plan: Plan, corpus: Corpus, learnt: Rows, progress: Progress) -> tu
     vocabulary = Vocabulary.fit(known, options["words"])
     given = {}
     if "dimensions" in options:
-        given["vectors"] = word_vectors(known, vocabulary, dimensions=options["dimensions"])
+        given["vectors"] = word_vectors(known, vocabulary, dimensions=options["dimensions"], window=options["window"])
     return Samples(vocabulary.sequences(texts, options["length"]), labels), given
