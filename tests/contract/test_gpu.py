@@ -9,6 +9,11 @@ import torch
 from torch import nn
 
 import forsaken
+from forsaken.data.samples import Samples
+from forsaken.models.nets import build
+from forsaken.models.train import train
+from forsaken.models.weights import fingerprint
+from forsaken.recipe import Network, Recipe
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 
@@ -56,3 +61,18 @@ def test_contract_on_a_gpu(case: str) -> None:
     on_cpu = first.mask.apply(copy.deepcopy(model).cpu())
     for a, b in zip(first.model.parameters(), on_cpu.parameters(), strict=True):
         assert torch.equal(a.cpu(), b)
+
+
+@pytest.mark.parametrize("name", ["text-convolutions", "vgg16"])
+def test_training_gives_the_same_bits_on_a_gpu(name: str) -> None:
+    draw = torch.Generator().manual_seed(0)
+    if name == "vgg16":
+        network, inputs = Network(name, {"classes": 4}), torch.randint(256, (200, 3, 32, 32), generator=draw).byte()
+    else:
+        network = Network(name, {"words": 90, "classes": 4, "dropout": 0.3})
+        inputs = torch.randint(90, (200, 40), generator=draw)
+    data = Samples(inputs, torch.randint(4, (200,), generator=draw))
+    recipe = Recipe(3, 32, 0.01, optimiser="sgd", schedule="one-cycle")
+    first, again = (train(lambda: build(network), data, recipe, seed=1, device="cuda") for _ in range(2))
+    assert fingerprint(first) == fingerprint(again)
+    assert all(weight.dtype == torch.float32 and weight.is_contiguous() for weight in first.parameters())

@@ -33,6 +33,18 @@ def test_python_examples_run(problem, tmp_path, monkeypatch) -> None:
     assert (tmp_path / "mask.safetensors").exists()
 
 
+def test_the_guide_s_examples_run(tmp_path, monkeypatch) -> None:
+    (tmp_path / "reviews.csv").write_text("text,label\nfine,good\npoor,bad\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for page in ("scenarios", "datasets"):
+        text = (ROOT / "docs" / "guide" / f"{page}.md").read_text(encoding="utf-8")
+        for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+            exec(compile(block, page, "exec"), names)
+    assert names["result"].mask.density > 0
+    assert names["mine"].names == ("bad", "good")
+
+
 def test_links_lead_somewhere() -> None:
     pages = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
     for page in pages:

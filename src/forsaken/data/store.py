@@ -113,9 +113,9 @@ def get_dataset(
             f"cannot make the folder {folder}: {error.strerror}; name another one in {VARIABLE}"
         ) from error
     originals = folder / "originals"
-    files = _originals(dataset, folder) or {
-        archive.file: fetch(archive, originals, progress) for archive in dataset.archives
-    }
+    files = _originals(dataset, folder)
+    _check_originals(dataset)
+    files |= {a.file: fetch(a, originals, progress) for a in dataset.archives if a.file not in files}
     tables = dataset.parse(files, progress)
     for stem, table in tables.items():
         _check_rows(dataset, stem, table)

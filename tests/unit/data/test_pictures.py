@@ -16,6 +16,7 @@ from PIL import Image
 
 from forsaken.data import decoder, pictures
 from forsaken.data.pictures import decode_pictures
+from forsaken.data.readers import read_records
 from forsaken.errors import DataError, ForsakenError
 from forsaken.types import Tick
 
@@ -136,6 +137,14 @@ def test_a_broken_picture_among_many_is_named(started: list[Any], at: int, conte
     assert all_ended(started)
 
 
+def test_a_broken_picture_before_large_ones_is_no_hang(started: list[Any]) -> None:
+    large = [encoded(noise(0, 40, 40))] * MANY
+    large[256] = b"no picture"
+    error = promptly(lambda: decode_pictures(large, names=NAMES))
+    assert str(error).startswith("picture 256 cannot be read")
+    assert all_ended(started)
+
+
 @pytest.mark.parametrize("count", [5, MANY])
 def test_where_all_are_broken_the_first_is_named(count: int) -> None:
     error = promptly(lambda: decode_pictures([b"no picture"] * count, names=NAMES))
@@ -202,6 +211,54 @@ def test_a_worker_needs_neither_torch_nor_numpy() -> None:
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "PIL.Image" in loaded
     assert not {"torch", "numpy", "pyarrow", "forsaken"} & set(loaded)
+
+
+def classes(folder: Path, **contents: list[bytes]) -> Path:
+    for name, inside in contents.items():
+        (folder / name).mkdir(parents=True)
+        for at, content in enumerate(inside):
+            (folder / name / f"{at}.png").write_bytes(content)
+    return folder
+
+
+def test_a_folder_of_pictures_by_class(tmp_path: Path) -> None:
+    path = classes(tmp_path, pear=DISTINCT[:1], apple=DISTINCT[1:3])
+    (path / ".hidden").mkdir()
+    (path / "pear" / "notes.txt").write_text("")
+    found = read_records(path)
+    assert (found.names, found.labels.tolist()) == (("apple", "pear"), [0, 0, 1])
+    assert all(np.array_equal(found.content[row], by_pillow(DISTINCT[at])) for row, at in enumerate((1, 2, 0)))
+
+
+@pytest.mark.parametrize(
+    ("contents", "message"),
+    [
+        ({}, r"folder holds no folders, expected one folder of pictures for each class"),
+        ({"a": DISTINCT[:1], "b": []}, r"class folder .*folder/b is empty, .*\.jpg.*; remove or fill it"),
+        ({"a": [DISTINCT[0], b"x"]}, r"folder/a/1\.png cannot be read as a picture; replace or remove it"),
+        (
+            {"a": DISTINCT[:1], "b": [encoded(noise(0, 9, 2))]},
+            r"b/0\.png has 9 x 2 pixels, .*a/0\.png 5 x 7; give size=",
+        ),
+    ],
+    ids=["no class", "empty class", "broken", "sizes"],
+)
+def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path, contents: dict[str, list[bytes]], message: str) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(DataError, match=message):
+        read_records(classes(tmp_path / "folder", **contents))
+
+
+def test_a_folder_of_different_sizes_is_resized(tmp_path: Path) -> None:
+    found = read_records(classes(tmp_path, a=[DISTINCT[0], encoded(noise(0, 9, 2))]), size=(6, 3))
+    assert np.array_equal(found.content[1], by_pillow(encoded(noise(0, 9, 2)), (6, 3)))
+
+
+@pytest.mark.xfail(strict=True, reason="escapes as IsADirectoryError", raises=OSError)
+def test_a_folder_under_the_name_of_a_picture_is_left_out(tmp_path: Path) -> None:
+    path = classes(tmp_path, a=DISTINCT[:1])
+    (path / "a" / "other.png").mkdir()
+    assert len(read_records(path)) == 1
 
 
 UNKNOWN_TO_PILLOW = b"DDS " + (124).to_bytes(4, "little") + bytes(120)
