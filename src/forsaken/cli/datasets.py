@@ -13,7 +13,7 @@ from rich.table import Table
 
 from forsaken.data.folder import data_folder
 from forsaken.data.registry import DATASETS, Dataset
-from forsaken.data.store import check_datasets, dataset_named, get_dataset, is_here
+from forsaken.data.store import check_datasets, dataset_named, get_dataset, presence
 from forsaken.progress import bars
 
 app = typer.Typer(no_args_is_help=True, help="The public datasets: list them, get them from their homes, check them.")
@@ -35,8 +35,9 @@ def list_datasets(as_json: AsJson = False) -> None:
     for name in ("name", "what", "rows", "classes", "download", "here"):
         shown.add_column(name, justify="right" if name in ("rows", "classes", "download") else "left")
     for row in rows:
-        size = f"{row['megabytes']:,.1f} MB"
-        shown.add_row(row["name"], row["title"], f"{row['rows']:,}", str(row["classes"] or ""), size, _yes(row["here"]))
+        size, here = f"{row['megabytes']:,.1f} MB", row["here"]
+        colour = f"[green]{here}[/]" if here == "yes" else here
+        shown.add_row(row["name"], row["title"], f"{row['rows']:,}", str(row["classes"] or ""), size, colour)
     Console().print(shown)
 
 
@@ -87,7 +88,8 @@ def check(
     if as_json:
         typer.echo(json.dumps({"folder": str(data_folder()), "files": [asdict(finding) for finding in findings]}))
     elif not findings:
-        Console().print(f"no dataset in {data_folder()}; get one with: forsaken datasets get NAME", markup=False)
+        text = f"no dataset in {data_folder()}; get one with: forsaken datasets get NAME"
+        Console().print(text, markup=False, soft_wrap=True)
     else:
         shown = Table(title=f"datasets in {data_folder()}")
         for name in ("dataset", "file", "rows", "state"):
@@ -109,12 +111,8 @@ def _facts(dataset: Dataset) -> dict[str, Any]:
         "splits": dict(dataset.rows),
         "classes": dataset.classes,
         "megabytes": round(sum(archive.megabytes for archive in dataset.archives), 1),
-        "here": is_here(dataset),
+        "here": presence(dataset),
         "home": dataset.home,
         "cite": dataset.cite,
         "terms": dataset.terms,
     }
-
-
-def _yes(here: bool) -> str:
-    return "[green]yes[/]" if here else "no"

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from forsaken.data.scenarios.plan import Plan
 from forsaken.data.scenarios.table import SCENARIOS, load_scenario, plan_named
-from forsaken.data.store import dataset_named, is_here
+from forsaken.data.store import dataset_named, presence
 from forsaken.errors import DataNotFoundError
 from forsaken.models.fit import parameter_count
 from forsaken.progress import bars
@@ -78,7 +78,8 @@ def show(
         console.print(plan.note, highlight=False, soft_wrap=True, markup=False)
     console.print(_table(plan, facts))
     if missing := _missing(plan):
-        console.print(f"its data are not here; run: forsaken datasets get {' '.join(missing)}", highlight=False)
+        advice = f"its data are not here; run: forsaken datasets get {' '.join(missing)}"
+        console.print(advice, highlight=False, soft_wrap=True)
 
 
 def _table(plan: Plan, facts: dict[str, Any]) -> Table:
@@ -117,6 +118,6 @@ def _facts(plan: Plan) -> dict[str, Any]:
 
 def _missing(plan: Plan) -> list[str]:
     try:
-        return [name for name in plan.datasets if not is_here(dataset_named(name))]
+        return [name for name in plan.datasets if presence(dataset_named(name)) == "no"]
     except DataNotFoundError:
         return list(plan.datasets)

@@ -9,13 +9,20 @@ two zeros where it is no picture.
 from __future__ import annotations
 
 import io
+import signal
 import struct
 import sys
+import zlib
 from typing import IO
 
 from PIL import Image, UnidentifiedImageError
 
-_BAD = (UnidentifiedImageError, Image.DecompressionBombError, OSError, ValueError, SyntaxError, TypeError, struct.error)
+# What Pillow's readers raise over bytes that are no picture.
+_BAD = (
+    *(UnidentifiedImageError, Image.DecompressionBombError, OSError, ValueError, SyntaxError, TypeError, EOFError),
+    *(struct.error, zlib.error, RuntimeError, LookupError, ArithmeticError, MemoryError, AttributeError),
+)
+_FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # the fewer readers, the fewer holes
 _PAIR = struct.Struct("<II")
 _ONE = struct.Struct("<I")
 
@@ -23,7 +30,7 @@ _ONE = struct.Struct("<I")
 def decode(encoded: bytes, size: tuple[int, int] | None) -> tuple[int, int, bytes]:
     """Return height, width and RGB bytes, resized to `size` (height, width); (0, 0, b"") where it is no picture."""
     try:
-        with Image.open(io.BytesIO(encoded)) as opened:
+        with Image.open(io.BytesIO(encoded), formats=_FORMATS) as opened:
             picture = opened.convert("RGB")
     except _BAD:
         return 0, 0, b""
@@ -52,6 +59,7 @@ def _exactly(stream: IO[bytes], count: int) -> bytes:
 
 
 def _work(size: tuple[int, int] | None) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the parent's; it ends its workers
     given, back = sys.stdin.buffer, sys.stdout.buffer
     while head := given.read(_ONE.size):
         # The whole chunk is read before anything is written, or both sides could wait for each other.

@@ -14,7 +14,10 @@ def data_folder() -> Path:
     """Return the folder that the variable FORSAKEN_DATA names, or else the platform's cache folder for Forsaken."""
     named = os.environ.get(VARIABLE)
     if named:
-        return Path(named).expanduser()
+        try:
+            return Path(named).expanduser()
+        except RuntimeError as error:
+            raise DataNotFoundError(f"{VARIABLE} is {named!r}, whose home folder is not known; give a path") from error
     # Imported where it is used: who names a folder needs no library to find one.
     try:
         import pooch  # noqa: PLC0415

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from forsaken.data import decoder
-from forsaken.errors import DataError
+from forsaken.errors import DataError, EmptyError, SettingsError
 from forsaken.types import Progress, Tick, silent
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
@@ -37,7 +37,7 @@ def decode_pictures(
     Parameters
     ----------
     encoded : sequence of bytes
-        JPEG, PNG, WebP or whatever else Pillow reads.
+        JPEG, PNG, WebP, BMP, GIF, PPM or TIFF.
     names : sequence of str
         What error messages call each of them.
     size : pair, optional
@@ -50,6 +50,10 @@ def decode_pictures(
     uint8 array
         n x height x width x 3.
     """
+    if len(encoded) == 0:
+        raise EmptyError("there are no pictures to decode; give at least one")
+    if size is not None and not (len(size) == 2 and all(isinstance(side, int) and side > 0 for side in size)):
+        raise SettingsError(f"size is {size!r}, expected height and width of at least 1, such as (32, 32)")
     height, width, _ = decoder.decode(encoded[0], size)
     pixels = np.empty((len(encoded), max(height, 1), max(width, 1), 3), dtype=np.uint8)
 
@@ -80,8 +84,10 @@ def decode_pictures(
                 decoder.send(worker.stdin, [encoded[at] for at in rows])  # type: ignore[arg-type]
                 for at in rows:
                     keep(at, decoder.receive(worker.stdout))  # type: ignore[arg-type]
-            except BaseException:
+            except BaseException as error:
                 worker.kill()  # it may be in the middle of an answer; whoever asks it next gets an error, not a wait
+                if isinstance(error, EOFError | BrokenPipeError):
+                    raise DataError("a worker that decodes pictures has died; is there enough memory?") from error
                 raise
             finally:
                 idle.put(worker)
@@ -92,8 +98,6 @@ def decode_pictures(
             for count in pool.map(work, starts):
                 done += count
                 progress(Tick(stage, done, len(encoded)))
-        except (EOFError, BrokenPipeError) as error:
-            raise DataError("a worker that decodes pictures has died; is there enough memory? Try again") from error
         finally:
             pool.shutdown(cancel_futures=True)
     return pixels

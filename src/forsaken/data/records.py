@@ -86,6 +86,9 @@ def checked_labels(labels: Array, classes: int, where: str) -> Array:
 
 def join_records(parts: Sequence[Records]) -> Records:
     """Join records of one kind; the names of the classes are the first part's."""
+    shapes = {part.content.shape[1:] for part in parts}
+    if len(shapes) > 1:
+        raise DataError(f"records of different shapes cannot be joined: {sorted(shapes)}; resize them first")
     labels = [part.labels for part in parts if part.labels is not None]
     shared = [name for name in parts[0].columns if all(name in part.columns for part in parts)]
     return Records(

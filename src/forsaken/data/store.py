@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute
@@ -16,14 +16,13 @@ import pyarrow.parquet as pq
 from forsaken._files import draft_of, write_atomically
 from forsaken.data.fetch import fetch
 from forsaken.data.folder import VARIABLE, data_folder
-from forsaken.data.readers import from_table, read_parquet
 from forsaken.data.records import Records, checked_labels
 from forsaken.data.registry import DATASETS, Dataset
+from forsaken.data.tables import IMAGE, LABEL, NAME, SPLIT, TEXT, from_table, labels_of, read_parquet
 from forsaken.errors import DataError, DataNotFoundError, OutputError, UnknownNameError
 from forsaken.types import Progress, Tick, silent
 
 _WRITTEN = "normalised.json"  # SHA-256 of every Parquet file that `get_dataset` wrote
-_SPLIT = "split"
 
 
 def dataset_named(name: str) -> Dataset:
@@ -62,7 +61,7 @@ def load_dataset(
     stems = list(dict.fromkeys(stem for part, stem in dataset.parts.items() if split in (None, part)))
     tables = [_only(_table(dataset, stem, columns, progress), dataset, stem, split) for stem in stems]
     where = f"dataset {name}" + (f", {split}" if split else "")
-    records = from_table(pa.concat_tables(tables), where, size=size, columns=columns, progress=progress)
+    records = from_table(_joined(tables, where), where, size=size, columns=columns, progress=progress)
     if records.labels is None or not dataset.classes:
         return records
     labels = checked_labels(records.labels, dataset.classes, where)
@@ -76,19 +75,26 @@ def files_of(dataset: Dataset, stem: str) -> list[Path]:
     if whole.is_file():
         return [whole]
     shards = sorted(folder.glob(f"{stem}-[0-9]*-of-[0-9]*.parquet"))
-    if shards:
-        expected = int(shards[0].stem.rpartition("-of-")[2])
-        if len(shards) != expected:
-            raise DataError(
-                f"{folder} holds {len(shards)} of the {expected} files {stem}-*.parquet; copy the others there too, or "
-                f"remove them and run: forsaken datasets get {dataset.name}"
-            )
+    count = len(shards)
+    if [path.name for path in shards] != [f"{stem}-{at:05d}-of-{count:05d}.parquet" for at in range(count)]:
+        expected = int(shards[-1].stem.rpartition("-of-")[2])
+        raise DataError(
+            f"{folder} holds {count} of the {expected} files {stem}-*.parquet, or of several sets; copy the others "
+            f"there too, or remove them and run: forsaken datasets get {dataset.name}"
+        )
     return shards
 
 
-def is_here(dataset: Dataset) -> bool:
-    """Tell whether some of the dataset lies in the data folder."""
-    return any(files_of(dataset, stem) for stem in dataset.parts.values()) or bool(_originals(dataset, data_folder()))
+def presence(dataset: Dataset) -> Literal["yes", "part", "no"]:
+    """Tell how much of the dataset lies in the data folder."""
+    try:
+        found = [bool(files_of(dataset, stem)) for stem in dataset.parts.values()]
+    except DataError:
+        return "part"
+    originals = _originals(dataset, data_folder())
+    if all(found) or len(originals) == len(dataset.archives):
+        return "yes"
+    return "part" if any(found) or originals else "no"
 
 
 def get_dataset(
@@ -116,7 +122,10 @@ def get_dataset(
     files = _originals(dataset, folder)
     _check_originals(dataset)
     files |= {a.file: fetch(a, originals, progress) for a in dataset.archives if a.file not in files}
+    _recorded()  # a damaged record must show before anything is written
     tables = dataset.parse(files, progress)
+    if set(tables) != set(stems):
+        raise DataError(f"the archives of {name} gave {sorted(tables)}, expected {sorted(stems)}; get all of them")
     for stem, table in tables.items():
         _check_rows(dataset, stem, table)
     written = [_write(table, folder / f"{stem}.parquet", progress) for stem, table in tables.items()]
@@ -139,8 +148,8 @@ class Finding:
 
 def check_datasets(names: Sequence[str] | None = None, progress: Progress = silent) -> Iterator[Finding]:
     """Look at every file of the named datasets (all that are there, by default): checksum, rows, columns, labels."""
-    for name in names or DATASETS:
-        dataset = dataset_named(name)
+    for dataset in [dataset_named(name) for name in names or DATASETS]:
+        name = dataset.name
         stems = list(dict.fromkeys(dataset.parts.values()))
         for at, stem in enumerate(stems):
             progress(Tick(f"check {name}", at, len(stems)))
@@ -171,9 +180,13 @@ def _check_stem(dataset: Dataset, stem: str) -> Iterator[Finding]:
         note = "checksum as written" if expected else "no checksum recorded"
     if not paths:
         note = _check_originals(dataset)
-    labels = table["label"].to_numpy() if "label" in table.column_names else None
-    if labels is not None:
-        checked_labels(labels, dataset.classes, f"dataset {dataset.name}")
+    where = f"dataset {dataset.name}, {stem}"
+    wanted = [IMAGE if dataset.kind == "image" else TEXT, *([LABEL] if dataset.classes else [])]
+    for column in wanted:
+        if column not in table.column_names:
+            raise DataError(f"{where} has no column {column!r} (found: {', '.join(table.column_names)}); get it again")
+    if dataset.classes:
+        checked_labels(labels_of(table, LABEL, where)[0], dataset.classes, where)
     complete = sum(rows for split, rows in dataset.rows.items() if dataset.parts[split] == stem)
     share = "" if table.num_rows == complete else f"; a part of the complete {complete:,}"
     name = f"{stem}.parquet" if len(paths) == 1 else f"{stem}-*.parquet" if paths else f"{stem} (original files)"
@@ -191,10 +204,14 @@ def _check_originals(dataset: Dataset) -> str:
 
 
 def _table(dataset: Dataset, stem: str, columns: Sequence[str], progress: Progress) -> pa.Table:
-    wanted = ["text", "image", "label", "label_name", _SPLIT, *columns]
+    wanted = [TEXT, IMAGE, LABEL, NAME, SPLIT, *columns]
     paths = files_of(dataset, stem)
     if paths:
-        return pa.concat_tables(read_parquet(path, wanted) for path in paths)
+        where = f"dataset {dataset.name}, {stem}"
+        table = _joined([read_parquet(path, wanted) for path in paths], where)
+        if LABEL in table.column_names and not pa.types.is_integer(table[LABEL].type):
+            raise DataError(f"{where}: labels are of type {table[LABEL].type}, expected class numbers; get it again")
+        return table
     files = _originals(dataset, data_folder())
     found = dataset.parse(files, progress).get(stem) if files else None
     if found is None:
@@ -209,7 +226,16 @@ def _only(table: pa.Table, dataset: Dataset, stem: str, split: str | None) -> pa
     shared = sum(1 for other in dataset.parts.values() if other == stem) > 1
     if split is None or not shared:
         return table
-    return table.filter(pa.compute.equal(table[_SPLIT], split))
+    if SPLIT not in table.column_names or not pa.types.is_string(table[SPLIT].type):
+        raise DataError(f"{stem} has no column 'split' of names, expected one with {', '.join(dataset.parts)}")
+    return table.filter(pa.compute.equal(table[SPLIT], split))
+
+
+def _joined(tables: list[pa.Table], where: str) -> pa.Table:
+    try:
+        return pa.concat_tables(tables, promote_options="permissive")
+    except pa.ArrowException as error:
+        raise DataError(f"{where}: its files have columns of different types; write them alike") from error
 
 
 def _originals(dataset: Dataset, folder: Path) -> dict[str, Path]:
@@ -249,7 +275,7 @@ def _recorded() -> dict[str, str]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read ({error}); delete it and run: forsaken datasets check") from error
+        raise DataError(f"{path} cannot be read ({error}); delete it: it only notes checksums") from error
     return dict(found) if isinstance(found, dict) else {}
 
 

@@ -157,8 +157,8 @@ def test_a_cut_file_is_named(tmp_path: Path, make: Callable[..., Path], share: f
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"\n", b"text,label\na,0\nb\n", b'text,label\n"a,0\n', "text,label\na,0\n".encode("utf-16")],
-    ids=["empty", "blank", "ragged", "open quote", "utf-16"],
+    [b"\n", b"text,label\na,0\nb\n", b'text,label\n"a,0\n', "text,label\na,0\n".encode("utf-16")],
+    ids=["blank", "ragged", "open quote", "utf-16"],
 )
 def test_a_damaged_csv_file_is_named(tmp_path: Path, content: bytes) -> None:
     message = refusal(csv(tmp_path, content), DataError)
@@ -203,8 +203,8 @@ def test_no_rows_are_an_error_of_their_own(tmp_path: Path) -> None:
         ({"text": ["a", "b"], "label": [None, 1]}, r"column 'label' has no value in row 0; fill it in"),
         ({"image": [picture(RED), None]}, r"column 'image' has no value in row 1; fill it in"),
         ({"a": [1.5, None]}, r"column 'a' has no value in row 1; fill it in"),
-        ({"text": ["a", "b"], "label": [0, -3]}, r"label of row 1 is -3, expected 0 or more"),
-        ({"text": ["a", "b"], "label": [0.0, 1.0]}, r"column 'label' is of type float64, expected class numbers"),
+        ({"text": ["a", "b"], "label": [0, -3]}, r"label of row 1 is -3, expected a class number of 0 or more"),
+        ({"text": ["a", "b"], "label": [0.0, 1.0]}, r"column 'label' is of type double, expected class numbers"),
         ({"text": [1, 2]}, r"column 'text' is of type int64, expected strings"),
         (
             {"word": ["a", "b"], "label": [0, 1]},
@@ -222,7 +222,10 @@ def test_values_that_cannot_be_used_are_named(tmp_path: Path, columns: dict[str,
         ({"inputs": NUMBERS, "labels": np.arange(5)}, r"6 rows of inputs but labels of shape \(5,\)"),
         ({"inputs": NUMBERS, "labels": np.zeros((6, 2), int)}, r"6 rows of inputs but labels of shape \(6, 2\)"),
         ({"inputs": NUMBERS, "labels": np.arange(6.0)}, r"labels of type float64, expected class numbers"),
-        ({"inputs": NUMBERS, "labels": -np.arange(6)}, r"expected class numbers of 0 or more"),
+        (
+            {"inputs": NUMBERS, "labels": -np.arange(6)},
+            r"the label of row 1 is -1, expected a class number of 0 or more",
+        ),
         ({"inputs": NUMBERS * 1j}, r"inputs of type complex128, expected numbers"),
         ({"z": NUMBERS}, r"has no array 'inputs' or 'x' \(found: z\); name one of them so"),
     ],
@@ -271,14 +274,12 @@ ODD = {
 }
 
 
-@pytest.mark.xfail(strict=True, reason="escapes as another error")
 @pytest.mark.parametrize(("name", "content"), ODD.values(), ids=ODD)
 def test_odd_content_is_named_too(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
     assert name in refusal(tmp_path / name, DataError)
 
 
-@pytest.mark.xfail(strict=True, reason="escapes as another error")
 @pytest.mark.parametrize(
     "columns",
     [{"image": [{"path": "a.png"}]}, {"text": ["a", "b"], "label": [[1], [1, 2]]}],
@@ -288,7 +289,6 @@ def test_odd_columns_are_named_too(tmp_path: Path, columns: dict[str, Any]) -> N
     assert "own.parquet" in refusal(parquet(tmp_path, **columns), DataError)
 
 
-@pytest.mark.xfail(strict=True, reason="only plain strings are names", raises=DataError)
 @pytest.mark.parametrize("kind", [pa.large_string(), pa.dictionary(pa.int32(), pa.string())], ids=["large", "category"])
 def test_names_are_labels_however_arrow_keeps_them(tmp_path: Path, kind: pa.DataType) -> None:
     found = read_records(parquet(tmp_path, text=["x", "y"], label=pa.array(["pear", "apple"]).cast(kind)))
