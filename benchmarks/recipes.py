@@ -107,6 +107,7 @@ def main() -> None:
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     parser.add_argument("--folder", type=Path, default=Path("runs/recipes"), help="where posteriors are kept")
     parser.add_argument("--train", action="store_true", help="train only; judge elsewhere")
+    parser.add_argument("--result", default="recipes.json", help="the name of the result file")
     add_seeds(parser, "0-2")
     options = parser.parse_args()
     rows: dict[str, list[dict[str, float]]] = {}
@@ -122,7 +123,7 @@ def main() -> None:
         return
     print(summary(rows))
     paper = {name: plan.paper.to_dict() for name in rows if (plan := SCENARIOS[name]).paper}
-    write_result(RESULTS / "recipes.json", options.seeds, rows, paper=paper, made=made)
+    write_result(RESULTS / options.result, options.seeds, rows, paper=paper, made=made)
 
 
 if __name__ == "__main__":
