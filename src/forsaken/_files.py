@@ -38,7 +38,7 @@ def draft_of(path: Path) -> Iterator[Path]:
     draft = path.parent / f".{path.name}.{secrets.token_hex(6)}"
     try:
         yield draft
-        with draft.open("rb") as file:
+        with draft.open("r+b") as file:
             os.fsync(file.fileno())
         draft.replace(path)
     except OSError as error:

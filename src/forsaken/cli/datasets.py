@@ -11,9 +11,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from forsaken.data.check import check_datasets
 from forsaken.data.folder import data_folder
+from forsaken.data.get import get_dataset
 from forsaken.data.registry import DATASETS, Dataset
-from forsaken.data.store import check_datasets, dataset_named, get_dataset, presence
+from forsaken.data.store import dataset_named, presence
 from forsaken.progress import bars
 
 app = typer.Typer(no_args_is_help=True, help="The public datasets: list them, get them from their homes, check them.")

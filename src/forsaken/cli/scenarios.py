@@ -44,10 +44,9 @@ def list_scenarios(as_json: AsJson = False) -> None:
     for name in ("name", "what is learnt and what is forgotten", "datasets", "here"):
         shown.add_column(name)
     for plan in SCENARIOS.values():
-        missing = _missing(plan)
-        shown.add_row(
-            plan.name, plan.summary, ", ".join(plan.datasets) or "built in", "no" if missing else "[green]yes[/]"
-        )
+        here = _presence(plan)
+        colour = f"[green]{here}[/]" if here == "yes" else here
+        shown.add_row(plan.name, plan.summary, ", ".join(plan.datasets) or "built in", colour)
     Console().print(shown)
 
 
@@ -65,10 +64,16 @@ def show(
     """
     plan = plan_named(name)
     facts = _facts(plan)
-    if not _missing(plan):
-        with bars() as progress:
-            scenario = load_scenario(name, seed=seed, progress=progress)
-        facts |= {"seed": seed, "samples": scenario.sizes(), "trainable_parameters": parameter_count(scenario)}
+    missing = [dataset for dataset in plan.datasets if presence(dataset_named(dataset)) == "no"]
+    advice = f"its data are not here; run: forsaken datasets get {' '.join(missing)}"
+    if not missing:
+        try:
+            with bars() as progress:
+                scenario = load_scenario(name, seed=seed, progress=progress)
+            facts |= {"seed": seed, "samples": scenario.sizes(), "trainable_parameters": parameter_count(scenario)}
+            advice = ""
+        except DataNotFoundError as error:
+            advice = str(error)
     if as_json:
         typer.echo(json.dumps(facts))
         return
@@ -77,9 +82,8 @@ def show(
     if plan.note:
         console.print(plan.note, highlight=False, soft_wrap=True, markup=False)
     console.print(_table(plan, facts))
-    if missing := _missing(plan):
-        advice = f"its data are not here; run: forsaken datasets get {' '.join(missing)}"
-        console.print(advice, highlight=False, soft_wrap=True)
+    if advice:
+        console.print(advice, highlight=False, soft_wrap=True, markup=False)
 
 
 def _table(plan: Plan, facts: dict[str, Any]) -> Table:
@@ -106,7 +110,7 @@ def _facts(plan: Plan) -> dict[str, Any]:
         "summary": plan.summary,
         "note": plan.note,
         "datasets": list(plan.datasets),
-        "here": not _missing(plan),
+        "here": _presence(plan),
         "classes": plan.classes,
         "forget": plan.sizes.forget,
         "reference": plan.sizes.reference,
@@ -116,8 +120,8 @@ def _facts(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _missing(plan: Plan) -> list[str]:
-    try:
-        return [name for name in plan.datasets if presence(dataset_named(name)) == "no"]
-    except DataNotFoundError:
-        return list(plan.datasets)
+def _presence(plan: Plan) -> str:
+    found = {presence(dataset_named(name)) for name in plan.datasets}
+    if found <= {"yes"}:
+        return "yes"
+    return "no" if "no" in found else "part"

@@ -2,8 +2,8 @@
 
 A worker imports Pillow alone: it starts in a tenth of a second, and several of them are several cores, where threads
 would wait for one another (most of the work on a small picture is Python's). Pictures go to it in chunks: a count,
-then for each the length and the bytes, all as 4-byte numbers. Back come for each: height, width and RGB pixels, or
-two zeros where it is no picture.
+then for each the length and the bytes, all as 4-byte numbers. Back come for each: height, width and RGB pixels; height
+zero where there are none.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import io
 import signal
 import struct
 import sys
+import warnings
 import zlib
 from typing import IO
 
@@ -19,21 +20,34 @@ from PIL import Image, UnidentifiedImageError
 
 # What Pillow's readers raise over bytes that are no picture.
 _BAD = (
-    *(UnidentifiedImageError, Image.DecompressionBombError, OSError, ValueError, SyntaxError, TypeError, EOFError),
+    *(UnidentifiedImageError, OSError, ValueError, SyntaxError, TypeError, EOFError),
     *(struct.error, zlib.error, RuntimeError, LookupError, ArithmeticError, MemoryError, AttributeError),
 )
 _FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # the fewer readers, the fewer holes
+NO_PICTURE, TOO_DEEP, TOO_LARGE = 0, 1, 2
+LARGEST = 2**26  # pixels; a small file can claim many more
 _PAIR = struct.Struct("<II")
 _ONE = struct.Struct("<I")
 
 
 def decode(encoded: bytes, size: tuple[int, int] | None) -> tuple[int, int, bytes]:
-    """Return height, width and RGB bytes, resized to `size` (height, width); (0, 0, b"") where it is no picture."""
+    """Return height, width and RGB bytes, resized to `size` (height, width).
+
+    Height 0 means that there are none: width 0 where it is no picture, 1 where it has more than 8 bits a channel
+    (which a conversion would clip to white), 2 where it is too large.
+    """
     try:
-        with Image.open(io.BytesIO(encoded), formats=_FORMATS) as opened:
+        with warnings.catch_warnings(), Image.open(io.BytesIO(encoded), formats=_FORMATS) as opened:
+            warnings.simplefilter("ignore")
+            if opened.width * opened.height > LARGEST:
+                return 0, TOO_LARGE, b""
+            if opened.mode[0] in "IF":
+                return 0, TOO_DEEP, b""
             picture = opened.convert("RGB")
+    except Image.DecompressionBombError:
+        return 0, TOO_LARGE, b""
     except _BAD:
-        return 0, 0, b""
+        return 0, NO_PICTURE, b""
     if size is not None and picture.size != (size[1], size[0]):
         picture = picture.resize((size[1], size[0]), Image.Resampling.BILINEAR)
     return picture.height, picture.width, picture.tobytes()

@@ -161,6 +161,8 @@ class _Resuming:
                 if size // _MIB != told:
                     told = size // _MIB
                     self.progress(Tick(stage, told, -(-total // _MIB)))
+        if self._part.stat().st_size != size:
+            raise self._failure("somebody else is writing to the same file")
         if total and size != total:
             raise self._failure(f"it ended after {size:,} of {total:,} bytes")
         self.progress(Tick(stage, -(-size // _MIB), -(-total // _MIB)))

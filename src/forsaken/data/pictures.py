@@ -21,6 +21,7 @@ from forsaken.types import Progress, Tick, silent
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 
 _CHUNK = 256  # pictures a worker takes at a time
+_PORTION = 8 * 2**20  # bytes of encoded pictures a worker is sent at a time
 _FEW = 2000  # pictures up to which workers are not worth their start
 
 
@@ -55,11 +56,16 @@ def decode_pictures(
     if size is not None and not (len(size) == 2 and all(isinstance(side, int) and side > 0 for side in size)):
         raise SettingsError(f"size is {size!r}, expected height and width of at least 1, such as (32, 32)")
     height, width, _ = decoder.decode(encoded[0], size)
-    pixels = np.empty((len(encoded), max(height, 1), max(width, 1), 3), dtype=np.uint8)
+    _refuse(names[0], height, width)
+    try:
+        pixels = np.empty((len(encoded), height, width, 3), dtype=np.uint8)
+    except MemoryError as error:
+        raise DataError(
+            f"{len(encoded):,} pictures of {height} x {width} pixels do not fit into memory; give size=(height, width)"
+        ) from error
 
     def keep(at: int, found: tuple[int, int, bytes]) -> None:
-        if found[0] == 0:
-            raise DataError(f"{names[at]} cannot be read as a picture; replace or remove it")
+        _refuse(names[at], found[0], found[1])
         if found[:2] != (height, width):
             raise DataError(
                 f"{names[at]} has {found[0]} x {found[1]} pixels, {names[0]} {height} x {width}; give "
@@ -81,9 +87,10 @@ def decode_pictures(
             worker = idle.get()
             rows = range(start, min(start + _CHUNK, len(encoded)))
             try:
-                decoder.send(worker.stdin, [encoded[at] for at in rows])  # type: ignore[arg-type]
-                for at in rows:
-                    keep(at, decoder.receive(worker.stdout))  # type: ignore[arg-type]
+                for part in _portions(encoded, rows):
+                    decoder.send(worker.stdin, list(part.values()))  # type: ignore[arg-type]
+                    for at in part:
+                        keep(at, decoder.receive(worker.stdout))  # type: ignore[arg-type]
             except BaseException as error:
                 worker.kill()  # it may be in the middle of an answer; whoever asks it next gets an error, not a wait
                 if isinstance(error, EOFError | BrokenPipeError):
@@ -103,10 +110,32 @@ def decode_pictures(
     return pixels
 
 
+def _portions(encoded: Sequence[bytes], rows: range) -> Iterator[dict[int, bytes]]:
+    """Return the encoded pictures of `rows` in portions that are small in memory, however large the pictures are."""
+    part: dict[int, bytes] = {}
+    for at in rows:
+        part[at] = encoded[at]
+        if sum(map(len, part.values())) > _PORTION:
+            yield part
+            part = {}
+    if part:
+        yield part
+
+
+def _refuse(name: str, height: int, width: int) -> None:
+    if height == 0:
+        problem = {
+            decoder.NO_PICTURE: "cannot be read as a picture; replace or remove it",
+            decoder.TOO_DEEP: "has more than 8 bits a channel; scale it to 8 bits first",
+            decoder.TOO_LARGE: f"has more than {decoder.LARGEST:,} pixels; make it smaller first",
+        }
+        raise DataError(f"{name} {problem[width]}")
+
+
 @contextmanager
 def _workers(count: int, size: tuple[int, int] | None) -> Iterator[SimpleQueue[subprocess.Popen[bytes]]]:
     """Start workers; those that wait for work are in the queue. All end with the block."""
-    command = [sys.executable, str(Path(decoder.__file__)), *map(str, size or ())]
+    command = [sys.executable, "-P", str(Path(decoder.__file__)), *map(str, size or ())]
     started: list[subprocess.Popen[bytes]] = []
     idle: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
     try:

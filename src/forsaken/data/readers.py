@@ -20,7 +20,7 @@ from forsaken.types import Progress, silent
 
 _INPUT_KEYS = ("inputs", "x", "X", "data", "images", "features")
 _LABEL_KEYS = ("labels", "label", "y", "Y", "targets")
-_PICTURES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp")
+_PICTURES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 # All that NumPy raises over a file that is not what its name says.
 _NO_NPZ = (ValueError, OSError, EOFError, BadZipFile, zlib.error, RuntimeError, MemoryError, SyntaxError, TypeError)
 
@@ -131,13 +131,18 @@ def _read_folder(place: Path, size: tuple[int, int] | None, progress: Progress) 
     files: list[Path] = []
     labels: list[int] = []
     for number, folder in enumerate(classes):
-        inside = sorted(path for path in folder.iterdir() if path.suffix.lower() in _PICTURES and path.is_file())
+        inside = sorted(path for path in folder.iterdir() if _is_picture(path))
         if not inside:
             raise DataError(f"class folder {folder} is empty, expected pictures ({' '.join(_PICTURES)}); fill it")
         files += inside
         labels += [number] * len(inside)
     pixels = decode_pictures(_Lazily(files), names=[str(path) for path in files], size=size, progress=progress)
     return Records(pixels, np.array(labels, dtype=np.int64), tuple(path.name for path in classes))
+
+
+def _is_picture(path: Path) -> bool:
+    # Names that start with a dot are left by file managers.
+    return path.suffix.lower() in _PICTURES and not path.name.startswith(".") and path.is_file()
 
 
 class _Lazily(Sequence[bytes]):

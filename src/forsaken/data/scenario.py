@@ -15,12 +15,13 @@ from forsaken._random import generator
 from forsaken.data.nest import row_keys
 from forsaken.data.samples import Samples, join
 from forsaken.data.splits import Halves, Rows, Sizes, Strangers
+from forsaken.errors import InputError
 from forsaken.recipe import Network, Recipe
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Scenario:
-    """One unlearning experiment, fixed by a seed. Disjoint by construction.
+    """One unlearning experiment, fixed by a seed. Disjoint by construction, in rows and in content.
 
     Attributes
     ----------
@@ -96,7 +97,7 @@ class Scenario:
 
     def with_retain(self, count: int) -> Scenario:
         """Return the same scenario with `count` retain samples."""
-        rows = _retain_rows(self.kept, self.forget, count, self.seed)
+        rows = _retain_rows(self.kept, count, self.seed)
         return dataclasses.replace(self, retain_rows=rows)
 
     def sizes(self) -> dict[str, int]:
@@ -167,12 +168,44 @@ def id_scenario(frame: Frame, samples: Samples, halves: Halves, forget: Rows, re
     )
 
 
-def from_sets(frame: Frame, kept: Samples, forget: Samples, *, reference: Samples, **more: Any) -> Scenario:
-    """Build a scenario of ready sets; references that equal a training sample are left out."""
-    # Real corpora repeat themselves: a reference that equals a training sample would be a member.
-    learnt = {*row_keys(kept.inputs), *row_keys(forget.inputs)}
-    fresh = [at for at, key in enumerate(row_keys(reference.inputs)) if key not in learnt]
-    retain = _retain_rows(kept, forget, round(frame.sizes.retain_share * len(kept)), frame.seed)
+def from_sets(
+    frame: Frame,
+    kept: Samples,
+    forget: Samples,
+    *,
+    reference: Samples,
+    test: Samples,
+    shadow_members: Samples,
+    shadow_nonmembers: Samples,
+    **more: Any,
+) -> Scenario:
+    """Build a scenario of sets that share no row, and take out what they share in content.
+
+    Real corpora repeat themselves. A kept sample that equals a forgotten one goes, or a model retrained without the
+    forget set would know it; so does a test sample that equals a training sample, which is a member; a reference that
+    equals a sample of any other set, of which as many stay as are wanted; and a non-member of the shadow that
+    equals one of its members.
+    """
+    kept = _without(kept, forget)
+    test = _without(test, kept, forget)
+    reference = _without(reference, kept, forget, test, shadow_members)
+    reference = reference.rows(np.arange(min(len(reference), frame.sizes.reference)))
+    shadow_nonmembers = _without(shadow_nonmembers, shadow_members)
+    retain = _retain_rows(kept, round(frame.sizes.retain_share * len(kept)), frame.seed)
+    counts = {
+        "kept": len(kept),
+        "forget": len(forget),
+        "reference": len(reference),
+        "retain": len(retain),
+        "test": len(test),
+        "shadow member": len(shadow_members),
+        "shadow non-member": len(shadow_nonmembers),
+    }
+    for name, count in counts.items():
+        if count == 0:
+            raise InputError(
+                f"scenario {frame.name} has no {name} samples; the dataset is too small: get the complete one"
+            )
     return Scenario(
         name=frame.name,
         seed=frame.seed,
@@ -181,8 +214,11 @@ def from_sets(frame: Frame, kept: Samples, forget: Samples, *, reference: Sample
         recipe=frame.recipe,
         kept=kept,
         forget=forget,
-        reference=reference.rows(fresh),
+        reference=reference,
         retain_rows=retain,
+        test=test,
+        shadow_members=shadow_members,
+        shadow_nonmembers=shadow_nonmembers,
         **more,
     )
 
@@ -199,9 +235,12 @@ def _wrong_labels(own: np.ndarray[Any, Any], classes: int, draw: np.random.Gener
     return labels + ((own >= 0) & (labels >= own))
 
 
-def _retain_rows(kept: Samples, forget: Samples, count: int, seed: int) -> Rows:
-    # A kept row that equals a forgotten one cannot be an anchor.
-    unwanted = set(row_keys(forget.inputs))
-    order = generator(seed, 3).permutation(len(kept))
-    keys = row_keys(kept.inputs)
-    return np.array([at for at in order if keys[at] not in unwanted][:count], dtype=np.intp)
+def _retain_rows(kept: Samples, count: int, seed: int) -> Rows:
+    return generator(seed, 3).permutation(len(kept))[:count]
+
+
+def _without(samples: Samples, *others: Samples) -> Samples:
+    """Return the samples that equal none of the others."""
+    known = {key for other in others for key in row_keys(other.inputs)}
+    fresh = [at for at, key in enumerate(row_keys(samples.inputs)) if key not in known]
+    return samples if len(fresh) == len(samples) else samples.rows(np.array(fresh, dtype=np.intp))

@@ -12,6 +12,9 @@ from forsaken.errors import InputError
 Rows = np.ndarray[Any, np.dtype[np.intp]]
 
 
+_SURPLUS = 2  # references drawn for one wanted: some will equal a sample of another set
+
+
 @dataclass(frozen=True, slots=True)
 class Sizes:
     """How many samples go where, and how the rest is split.
@@ -103,7 +106,7 @@ def halve(
     half = len(mixed) // 2
     first, second = mixed[:half], mixed[half:]
     if spare > len(second) // 2:
-        raise InputError(f"{len(train):,} rows are too few, since {spare:,} of one half are references; get more")
+        raise InputError(f"{len(train):,} rows are too few, expected {4 * spare:,} or more; get the complete dataset")
     left, second = second[:spare], second[spare:]
     if test is None:
         a, b = int(sizes.train_share * len(first)), int(sizes.train_share * len(second))
@@ -139,6 +142,5 @@ def draw_strangers(pool: Rows, sizes: Sizes, draw: np.random.Generator, source: 
             f"complete dataset"
         )
     mixed = draw.permutation(pool)
-    counts = [sizes.forget, sizes.shadow_in, sizes.shadow_out, sizes.reference]
-    ends = np.cumsum(counts)
+    ends = np.cumsum([sizes.forget, sizes.shadow_in, sizes.shadow_out, _SURPLUS * sizes.reference])
     return Strangers(*np.split(mixed[: ends[-1]], ends[:-1]))

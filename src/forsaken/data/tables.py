@@ -71,6 +71,9 @@ def from_table(
         raise EmptyError(f"{where} holds no rows; give at least one")
     if label not in names and label != LABEL:
         raise DataError(f"{where}: {UnknownNameError('label column', label, names)}")
+    near = [name for name in names if name.lower() == label.lower() and name != label]
+    if label not in names and near:
+        raise DataError(f"{where} has a column {near[0]!r}, expected {label!r}; rename it, or give label={near[0]!r}")
     numbers, classes = labels_of(table, label, where) if label in names else (None, ())
     kept = {name: column_of(table, name, where) for name in columns}
     return Records(_content(table, where, {label, *columns}, size, progress), numbers, classes, kept)
@@ -128,12 +131,14 @@ def _content(table: pa.Table, where: str, other: set[str], size: tuple[int, int]
             advice = "save the file as UTF-8" if pa.types.is_binary(kind) else "write them as text"
             raise DataError(f"{where}: column 'text' is of type {kind}, expected strings; {advice}")
         return texts
-    numeric = [
-        field.name
-        for field in table.schema
-        if field.name not in (*other, *_NOT_FEATURES)
-        and (pa.types.is_integer(field.type) or pa.types.is_floating(field.type))
-    ]
+    fields = [field for field in table.schema if field.name not in (*other, *_NOT_FEATURES)]
+    numeric = [field.name for field in fields if _is_number(field.type)]
+    if numeric and len(numeric) < len(fields):
+        odd = next(field for field in fields if field.name not in numeric)
+        raise DataError(
+            f"{where}: column {odd.name!r} is of type {odd.type}, expected numbers; encode it, drop it, or keep "
+            f"it beside the features with columns=[{odd.name!r}]"
+        )
     if not numeric:
         found = ", ".join(table.column_names)
         raise DataError(
@@ -158,6 +163,10 @@ def _encoded(table: pa.Table, where: str) -> list[bytes]:
     encoded: list[bytes] = column.to_pylist()
     _refuse_gaps(encoded, IMAGE, where)
     return encoded
+
+
+def _is_number(kind: Any) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
 
 
 def _is_text(kind: Any) -> bool:

@@ -105,9 +105,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def send_body(self, seen: Seen, body: bytes) -> None:
         part = body[: self.site.cut]
+        seen.sent = len(part)
         self.wfile.write(part)
         self.wfile.flush()
-        seen.sent = len(part)
         if len(part) < len(body) and self.site.ending != "close":
             time.sleep(0.7 if self.site.ending == "silence" else 0.2)
         if len(part) < len(body) and self.site.ending == "reset":

@@ -113,10 +113,7 @@ def test_sets_are_disjoint_and_fixed_by_the_seed(name: str, small) -> None:
 @pytest.mark.parametrize("name", ["i-c", "news-15-5", "reuters-id", "c10-t"])
 def test_the_network_takes_the_samples(name: str, small) -> None:
     found = load_scenario(name, seed=0)
-    settings = dict(found.network.settings)
-    if name == "reuters-id":
-        settings["sizes"] = (found.kept.inputs.shape[1], *settings["sizes"][1:])
-    network = build(dataclasses.replace(found.network, settings=settings), found.given).eval()
+    network = build(found.network, found.given).eval()
     with torch.no_grad():
         assert network(found.forget.inputs).shape == (6, found.classes)
 
@@ -181,6 +178,12 @@ def test_poison_turns_a_share_of_one_class_into_another(small) -> None:
     assert not found.outsiders
 
 
+def test_too_few_pictures_to_poison_is_an_error(small, monkeypatch) -> None:
+    monkeypatch.setitem(SCENARIOS, "poison-10", dataclasses.replace(SCENARIOS["poison-10"], sizes=Sizes(reference=60)))
+    with pytest.raises(InputError, match="poison-10 has no test samples; the dataset is too small"):
+        load_scenario("poison-10", seed=0)
+
+
 def test_drawn_classes_follow_the_seed_and_leave_out_shared_ones(small) -> None:
     a, b = load_scenario("t100-c", seed=0), load_scenario("t100-c", seed=1)
     assert len(set(a.names)) == 100
@@ -192,17 +195,34 @@ def test_drawn_classes_follow_the_seed_and_leave_out_shared_ones(small) -> None:
 def test_no_word_or_vector_comes_from_a_forgotten_text(small, monkeypatch) -> None:
     from forsaken.data.scenarios import texts
 
-    learnt = []
-    real = texts.Vocabulary.fit
+    seen = {}
 
-    def spy(corpus, size):
-        learnt.append({tuple(text) for text in corpus})
-        return real(corpus, size)
+    def spied(name):
+        real = getattr(texts, name)
 
-    monkeypatch.setattr(texts.Vocabulary, "fit", spy)
-    for name in ("i-c", "imdb-id", "news-id"):
-        found = load_scenario(name, seed=0)
-        assert len(learnt[-1]) == len(found.kept) + len(found.shadow_members) - (6 if found.outsiders else 0)
+        def spy(*arguments, **more):
+            seen[name] = (arguments, real(*arguments, **more))
+            return seen[name][1]
+
+        monkeypatch.setattr(texts, name, spy)
+
+    for name in ("split_words", "draw_members", "halve", "word_vectors"):
+        spied(name)
+    fitted = []
+    fit = texts.Vocabulary.fit
+    monkeypatch.setattr(texts.Vocabulary, "fit", lambda corpus, size: fitted.append(corpus) or fit(corpus, size))
+    for name in ("i-c", "imdb-id", "news-15-5", "news-id"):
+        load_scenario(name, seed=0)
+        corpus = seen["split_words"][1]
+        halves = seen["draw_members"][1].halves if name.endswith("-id") else seen["halve"][1][0]
+        allowed = [corpus[at] for at in (*halves.train, *halves.shadow_train)]
+        assert fitted[-1] == allowed
+        if name.startswith("news"):
+            assert seen["word_vectors"][0][0] == allowed
+
+
+def test_bags_are_as_wide_as_the_network_reads(small) -> None:
+    assert load_scenario("reuters-id", seed=0).kept.inputs.shape[1] == 10_000
 
 
 def test_a_linear_model_reads_bags_of_words(small) -> None:
@@ -271,18 +291,19 @@ class TestRealData:
 
     def test_reuters_has_the_sizes_of_the_benchmark(self) -> None:
         found = load_scenario("reuters-35-11-keras", seed=0)
-        assert (len(found.kept), len(found.forget), len(found.test), found.classes) == (3784, 200, 947, 35)
+        assert (len(found.kept), len(found.forget), len(found.test), found.classes) == (3777, 200, 888, 35)
         inside = load_scenario("reuters-id", seed=0)
-        assert (len(inside.train), len(inside.test), inside.classes) == (4491, 1123, 46)
-        assert 980 <= len(inside.reference) <= 1000
+        assert inside.classes == 46
+        assert 4480 <= len(inside.train) <= 4491
+        assert 970 <= len(inside.reference) <= 1000
 
     def test_news_keeps_a_fifth_for_testing(self) -> None:
         found = load_scenario("news-id", seed=0)
-        assert (len(found.train), len(found.test)) == (4525, 1132)
+        assert (len(found.train), len(found.test)) == (4524, 1122), "a fifth, less what repeats a training sample"
         assert found.given["vectors"].shape == (20_002, 100)
 
     def test_imdb_has_the_paper_s_vocabulary(self) -> None:
         found = load_scenario("i-c", seed=0)
-        assert (len(found.train), len(found.test), len(found.reference)) == (12_700, 12_500, 1000)
+        assert (len(found.train), len(found.test), len(found.reference)) == (12_700, 12_470, 1000)
         assert int(found.kept.inputs.max()) == 25_001
         assert found.kept.inputs.shape[1] == 200

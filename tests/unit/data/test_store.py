@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import hashlib
 import json
 import os
@@ -19,11 +20,14 @@ import pooch
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from filelock import FileLock
 
-from forsaken.data import store
+from forsaken.data import get, store
+from forsaken.data.check import check_datasets
 from forsaken.data.folder import data_folder
+from forsaken.data.get import get_dataset
 from forsaken.data.registry import DATASETS, Archive, Dataset
-from forsaken.data.store import check_datasets, get_dataset, load_dataset, presence
+from forsaken.data.store import load_dataset, presence
 from forsaken.errors import DataError, DataNotFoundError, EmptyError, OutputError, UnknownNameError
 from forsaken.types import Progress, Tick
 
@@ -58,7 +62,7 @@ class World:
         return self.folder / name
 
     def files(self) -> list[str]:
-        return sorted(str(path.relative_to(self.folder)) for path in self.folder.rglob("*") if path.is_file())
+        return sorted(str(path.relative_to(self.folder)) for path in self.folder.rglob("[!.]*") if path.is_file())
 
     def problems(self, *names: str) -> list[str]:
         return [finding.problem for finding in check_datasets(names or ["toy-reviews"]) if finding.problem]
@@ -175,7 +179,7 @@ def test_nothing_half_written_is_left_when_writing_fails(world: World, error: Ba
         get_dataset("toy-reviews", keep_originals=True)
     before = {name: (world.folder / name).read_bytes() for name in world.files()} if there else {}
     with world.monkeypatch.context() as patch:
-        patch.setattr(store.pq, "write_table", fail)
+        patch.setattr(get.pq, "write_table", fail)
         with pytest.raises((OutputError, KeyboardInterrupt), match=r"toy_train\.parquet: No space left|enough"):
             get_dataset("toy-reviews", force=True)
     left = {name: (world.folder / name).read_bytes() for name in world.files()}
@@ -341,3 +345,18 @@ def test_the_datasets_that_are_there_load_with_all_their_rows(name: str) -> None
         assert found.kind == ("image" if dataset.kind == "image" else "text")
         assert (found.labels is None) == (dataset.classes == 0)
         assert found.labels is None or len(set(found.labels.tolist())) == dataset.classes == len(found.names)
+
+
+def test_one_process_at_a_time_gets_a_dataset(world: World) -> None:
+    world.folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(world.folder / ".lock"), pytest.raises(OutputError, match="another process is getting a dataset"):
+        get_dataset("toy-reviews")
+    assert get_dataset("toy-reviews")
+
+
+def test_an_original_with_another_checksum_is_never_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("FORSAKEN_DATA", str(tmp_path))
+    for split in ("train", "valid", "test"):
+        (tmp_path / f"ptb.{split}.txt.gz").write_bytes(gzip.compress(b" tampered \n"))
+    with pytest.raises(DataError, match=r"ptb\.train\.txt\.gz: its md5 is .*, published is f26c4b92"):
+        load_dataset("ptb", "train")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import time
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 from forsaken.data.pictures import decode_pictures
 from forsaken.data.readers import read_records
@@ -100,3 +102,33 @@ def test_nothing_to_read_is_an_error(tmp_path) -> None:
         decode_pictures([], names=[])
     with pytest.raises(DataNotFoundError):
         read_records(tmp_path / ("x" * 300))
+
+
+def encoded(mode: str, size: tuple[int, int] = (4, 4)) -> bytes:
+    buffer = io.BytesIO()
+    Image.new(mode, size).save(buffer, format="PNG")
+    return buffer.getvalue()
+
+
+def test_sixteen_bits_a_channel_are_refused_rather_than_clipped() -> None:
+    with pytest.raises(DataError, match="it has more than 8 bits a channel; scale it"):
+        decode_pictures([encoded("I;16")], names=["it"])
+
+
+def test_a_picture_that_claims_too_many_pixels_is_refused() -> None:
+    with pytest.raises(DataError, match="it has more than 67,108,864 pixels"):
+        decode_pictures([encoded("1", (9000, 9000))], names=["it"])
+
+
+def test_files_that_a_file_manager_leaves_are_no_pictures(tmp_path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "x.png").write_bytes(encoded("RGB"))
+    (tmp_path / "a" / "._x.png").write_bytes(b"no picture")
+    assert len(read_records(tmp_path)) == 1
+
+
+def test_a_label_column_in_capitals_is_no_feature(tmp_path) -> None:
+    path = csv(tmp_path, "a,Label\n1,0\n2,1\n")
+    with pytest.raises(DataError, match="column 'Label', expected 'label'"):
+        read_records(path)
+    assert read_records(path, label="Label").labels.tolist() == [0, 1]

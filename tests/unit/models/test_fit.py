@@ -47,6 +47,8 @@ def test_linear_models_need_labels_and_a_task_they_can_learn() -> None:
         load_scenario("digits", model="svn")
     with pytest.raises(SettingsError, match="c10-t has pictures"):
         load_scenario("c10-t", model="svm")
+    with pytest.raises(SettingsError, match="ptb-canaries has sequences"):
+        load_scenario("ptb-canaries", model="svm")
 
 
 def test_sequences_are_learnt_position_by_position() -> None:

@@ -19,7 +19,7 @@ class Paper:
     Attributes
     ----------
     train_accuracy, test_accuracy : float, optional
-        With the strangers learnt (Table neural_network_performance).
+        Where strangers are forgotten, with them learnt; else without any (Table neural_network_performance).
     memorised : int, optional
         BT: how many of the 200 forget samples its oracle took for members before.
     oracle : float, optional

@@ -138,7 +138,9 @@ def _encoded(plan: Plan, corpus: Corpus, learnt: Rows, progress: Progress) -> tu
     if "length" not in options:
         bags = CountVectorizer(max_features=options["words"], binary=True, dtype=np.float32)
         bags.fit(corpus.texts[learnt])
-        return Samples(torch.from_numpy(bags.transform(corpus.texts).toarray()), labels), {}
+        matrix = bags.transform(corpus.texts)
+        matrix.resize(len(corpus.texts), options["words"])  # a small corpus may have fewer words than the network reads
+        return Samples(torch.from_numpy(matrix.toarray()), labels), {}
     texts = split_words(corpus.texts.tolist(), progress)
     known = [texts[at] for at in learnt]
     vocabulary = Vocabulary.fit(known, options["words"])
