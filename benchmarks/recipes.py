@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,8 @@ from common import RESULTS, add_seeds, summary, write_result
 
 from forsaken._files import draft_of
 from forsaken.bench.provenance import provenance
+from forsaken.data.nest import row_keys
+from forsaken.data.scenario import Scenario
 from forsaken.data.scenarios.table import SCENARIOS, load_scenario
 from forsaken.models.fit import fit
 from forsaken.models.logits import posteriors
@@ -28,17 +31,27 @@ from forsaken.oracles.shadow import ShadowOracle
 DEFAULT = ("reuters-35-11-keras", "news-15-5", "i-c", "c10-t", "reuters-35-11", "reuters-id", "cifar10-id")
 
 
+def fingerprint(scenario: Scenario) -> str:
+    """Return a hash of all that decides a training: every set, the network and the recipe."""
+    digest = sha256(f"{scenario.network} {scenario.recipe}".encode())
+    for part in (scenario.kept, scenario.forget, scenario.test, scenario.reference, scenario.shadow_members):
+        digest.update(b"".join(row_keys(part.inputs)))
+        digest.update(b"" if part.labels is None else part.labels.numpy().tobytes())
+    for tensor in scenario.given.values():
+        digest.update(tensor.numpy().tobytes())
+    return digest.hexdigest()
+
+
 def saved(folder: Path, name: str, seed: int, device: str) -> Path:
     """Train the target and the shadow of a seed unless that was done, and return the file of their posteriors."""
     path = folder / f"{name}-{seed}.npz"
-    plan = SCENARIOS[name]
-    if path.exists():
-        made = read(path)[0]
-        if (made["recipe"], made["network"]) != (plan.recipe.to_dict(), str(plan.network)):
-            raise SystemExit(f"{path} was trained by another recipe; delete it to train anew")
-        return path
     start = time.perf_counter()
     scenario = load_scenario(name, seed=seed)
+    identity = fingerprint(scenario)
+    if path.exists():
+        if read(path)[0].get("fingerprint") != identity:
+            raise SystemExit(f"{path} was trained on other data or by another recipe; delete it to train anew")
+        return path
     loaded = time.perf_counter()
     target = fit(scenario, scenario.train, seed=seed * 10 + 1, device=device)
     trained = time.perf_counter()
@@ -47,6 +60,7 @@ def saved(folder: Path, name: str, seed: int, device: str) -> Path:
         "load_seconds": loaded - start,
         "train_seconds": trained - loaded,
         "device": str(usable_device(device)),
+        "fingerprint": identity,
         "sizes": scenario.sizes(),
         "recipe": scenario.recipe.to_dict(),
         "network": str(scenario.network),
@@ -111,14 +125,14 @@ def main() -> None:
     add_seeds(parser, "0-2")
     options = parser.parse_args()
     rows: dict[str, list[dict[str, float]]] = {}
-    made: dict[str, object] = {}
+    made: dict[str, list[object]] = {}
     for name in options.scenarios:
         for seed in options.seeds:
             path = saved(options.folder, name, seed, options.device)
             if not options.train:
                 found, facts = judged(path, seed)
                 rows.setdefault(name, []).append(found)
-                made[name] = facts
+                made.setdefault(name, []).append(facts)
     if options.train:
         return
     print(summary(rows))
