@@ -19,7 +19,7 @@ from forsaken.data.scenarios.plan import Plan
 from forsaken.data.splits import Rows, draw_members, draw_strangers, halve
 from forsaken.data.store import load_dataset
 from forsaken.data.words import Vocabulary, split_words, word_vectors
-from forsaken.types import Progress
+from forsaken.types import Progress, Tick
 
 _SIGNATURE = re.compile(r"--\s*")
 _QUOTE = re.compile(r"\s*[>|]|In article|.*(writes|wrote|says|said):\s*$")
@@ -136,15 +136,19 @@ def _encoded(plan: Plan, corpus: Corpus, learnt: Rows, progress: Progress) -> tu
     options: Any = plan.options
     labels = torch.from_numpy(corpus.labels.astype(np.int64))
     if "length" not in options:
+        progress(Tick("count words", 0, 1))
         bags = CountVectorizer(max_features=options["words"], binary=True, dtype=np.float32)
         bags.fit(corpus.texts[learnt])
         matrix = bags.transform(corpus.texts)
         matrix.resize(len(corpus.texts), options["words"])  # a small corpus may have fewer words than the network reads
+        progress(Tick("count words", 1, 1))
         return Samples(torch.from_numpy(matrix.toarray()), labels), {}
     texts = split_words(corpus.texts.tolist(), progress)
     known = [texts[at] for at in learnt]
     vocabulary = Vocabulary.fit(known, options["words"])
     given = {}
     if "dimensions" in options:
+        progress(Tick("learn word vectors", 0, 1))
         given["vectors"] = word_vectors(known, vocabulary, dimensions=options["dimensions"], window=options["window"])
+        progress(Tick("learn word vectors", 1, 1))
     return Samples(vocabulary.sequences(texts, options["length"]), labels), given
