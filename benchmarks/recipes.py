@@ -34,7 +34,8 @@ DEFAULT = ("reuters-35-11-keras", "news-15-5", "i-c", "c10-t", "reuters-35-11", 
 def fingerprint(scenario: Scenario) -> str:
     """Return a hash of all that decides a training: every set, the network and the recipe."""
     digest = sha256(f"{scenario.network} {scenario.recipe}".encode())
-    for part in (scenario.kept, scenario.forget, scenario.test, scenario.reference, scenario.shadow_members):
+    shadow = scenario.shadow_members, scenario.shadow_nonmembers
+    for part in (scenario.kept, scenario.forget, scenario.test, scenario.reference, *shadow):
         digest.update(b"".join(row_keys(part.inputs)))
         digest.update(b"" if part.labels is None else part.labels.numpy().tobytes())
     for tensor in scenario.given.values():

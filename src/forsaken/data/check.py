@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from forsaken.data.records import checked_labels
 from forsaken.data.registry import DATASETS, Dataset
-from forsaken.data.store import check_originals, dataset_named, digest_of, files_of, recorded, table_of
+from forsaken.data.store import check_originals, dataset_named, digest_of, files_of, presence, recorded, table_of
 from forsaken.data.tables import IMAGE, LABEL, TEXT, labels_of
 from forsaken.errors import DataError, DataNotFoundError
 from forsaken.types import Progress, Tick, silent
@@ -26,7 +26,8 @@ class Finding:
 
 def check_datasets(names: Sequence[str] | None = None, progress: Progress = silent) -> Iterator[Finding]:
     """Look at every file of the named datasets (all that are there, by default): checksum, rows, columns, labels."""
-    for dataset in [dataset_named(name) for name in names or DATASETS]:
+    chosen = [dataset_named(name) for name in names or DATASETS]
+    for dataset in chosen if names else [dataset for dataset in chosen if presence(dataset) != "no"]:
         name = dataset.name
         stems = list(dict.fromkeys(dataset.parts.values()))
         for at, stem in enumerate(stems):

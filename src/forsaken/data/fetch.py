@@ -133,7 +133,7 @@ class _Resuming:
         except requests.Timeout as error:
             raise self._failure("no answer in time") from error
         except requests.RequestException as error:
-            raise self._failure(f"the server cannot be reached: {error}") from error
+            raise self._failure("the server cannot be reached") from error
         expected = {200, 206, 416} if "Range" in headers else {200}
         if response.status_code not in expected:
             response.close()

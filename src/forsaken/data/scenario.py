@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -95,11 +94,6 @@ class Scenario:
         """The samples to forget under their true labels."""
         return self.forget if self.truth is None else Samples(self.forget.inputs, self.truth)
 
-    def with_retain(self, count: int) -> Scenario:
-        """Return the same scenario with `count` retain samples."""
-        rows = _retain_rows(self.kept, count, self.seed)
-        return dataclasses.replace(self, retain_rows=rows)
-
     def sizes(self) -> dict[str, int]:
         """Return how many samples each set holds."""
         sets = ("train", "forget", "reference", "retain_rows", "test", "shadow_members", "shadow_nonmembers")
@@ -191,7 +185,7 @@ def from_sets(
     reference = _without(reference, kept, forget, test, shadow_members)
     reference = reference.rows(np.arange(min(len(reference), frame.sizes.reference)))
     shadow_nonmembers = _without(shadow_nonmembers, shadow_members)
-    retain = _retain_rows(kept, round(frame.sizes.retain_share * len(kept)), frame.seed)
+    retain = generator(frame.seed, 3).permutation(len(kept))[: round(frame.sizes.retain_share * len(kept))]
     counts = {
         "kept": len(kept),
         "forget": len(forget),
@@ -233,10 +227,6 @@ def _wrong_labels(own: np.ndarray[Any, Any], classes: int, draw: np.random.Gener
         return draw.integers(classes, size=len(own))
     labels = draw.integers(classes - (own >= 0))
     return labels + ((own >= 0) & (labels >= own))
-
-
-def _retain_rows(kept: Samples, count: int, seed: int) -> Rows:
-    return generator(seed, 3).permutation(len(kept))[:count]
 
 
 def _without(samples: Samples, *others: Samples) -> Samples:

@@ -1,4 +1,4 @@
-"""Datasets by name: found on disk in their normalised form, or fetched, parsed and written there."""
+"""Datasets by name: found in the data folder, in their normalised form or as the original files."""
 
 from __future__ import annotations
 
@@ -112,9 +112,13 @@ def table_of(dataset: Dataset, stem: str, columns: Sequence[str], progress: Prog
     paths = files_of(dataset, stem)
     if paths:
         where = f"dataset {dataset.name}, {stem}"
-        table = _joined([read_parquet(path, wanted) for path in paths], where)
+        again = f"run: forsaken datasets get {dataset.name} --force"
+        try:
+            table = _joined([read_parquet(path, wanted) for path in paths], where)
+        except DataError as error:
+            raise DataError(f"{error}; {again}") from error
         if LABEL in table.column_names and not pa.types.is_integer(table[LABEL].type):
-            raise DataError(f"{where}: labels are of type {table[LABEL].type}, expected class numbers; get it again")
+            raise DataError(f"{where}: labels are of type {table[LABEL].type}, expected class numbers; {again}")
         return table
     files = originals_of(dataset, data_folder())
     check_originals(dataset)

@@ -168,10 +168,3 @@ def test_digits_sizes() -> None:
     assert len(found.unseen_kept) == len(found.kept) - len(found.retain_rows)
     assert int(found.train.labels.max()) < found.classes
     assert_disjoint(found)
-
-
-def test_with_retain_changes_only_that() -> None:
-    found = load_scenario("digits", seed=0)
-    other = found.with_retain(7)
-    assert len(other.retain) == 7
-    assert torch.equal(other.test.inputs, found.test.inputs)

@@ -87,6 +87,20 @@ def small(folder, monkeypatch):
     return folder
 
 
+@pytest.fixture
+def seen(monkeypatch):
+    """What the scenarios of pictures load, by dataset and split."""
+    loaded = {}
+    real = pictures.load_dataset
+
+    def spy(name, split, **more):
+        loaded[name, split] = real(name, split, **more)
+        return loaded[name, split]
+
+    monkeypatch.setattr(pictures, "load_dataset", spy)
+    return loaded
+
+
 def same(a: Scenario, b: Scenario) -> bool:
     return all(
         torch.equal(getattr(a, name).inputs, getattr(b, name).inputs)
@@ -125,15 +139,7 @@ def test_every_plan_is_complete() -> None:
         assert plan.classes == plan.network.settings.get("classes", plan.classes)
 
 
-def test_strangers_of_tiny_are_never_of_a_shared_class(small, monkeypatch) -> None:
-    seen = {}
-    real = pictures.load_dataset
-
-    def spy(name, split, **more):
-        seen[name, split] = real(name, split, **more)
-        return seen[name, split]
-
-    monkeypatch.setattr(pictures, "load_dataset", spy)
+def test_strangers_of_tiny_are_never_of_a_shared_class(small, seen) -> None:
     for name, task in (("c10-t", "cifar10"), ("c100-t", "cifar100")):
         found = load_scenario(name, seed=0)
         tiny = seen["tiny-imagenet", "train"]
@@ -143,15 +149,7 @@ def test_strangers_of_tiny_are_never_of_a_shared_class(small, monkeypatch) -> No
             assert not labels & pictures.SHARED[task]
 
 
-def test_mislabelled_pictures_never_keep_their_label(small, monkeypatch) -> None:
-    seen = {}
-    real = pictures.load_dataset
-
-    def spy(name, split, **more):
-        seen[name, split] = real(name, split, **more)
-        return seen[name, split]
-
-    monkeypatch.setattr(pictures, "load_dataset", spy)
+def test_mislabelled_pictures_never_keep_their_label(small, seen) -> None:
     found = load_scenario("c10-m", seed=0)
     train = seen["cifar10", "train"]
     own = dict(zip(row_keys(train.samples().inputs), train.labels.tolist(), strict=True))
@@ -159,12 +157,12 @@ def test_mislabelled_pictures_never_keep_their_label(small, monkeypatch) -> None
     stl = load_scenario("c10-s", seed=0)
     cifar = DATASETS["cifar10"].class_names
     order = ["automobile" if name == "car" else name for name in DATASETS["stl10"].class_names]
+    own = {}
     for split in ("train", "test"):
         part = seen["stl10", split]
-        own = dict(zip(row_keys(part.samples().inputs), part.labels.tolist(), strict=True))
-        for key, label in zip(row_keys(stl.forget.inputs), stl.forget.labels.tolist(), strict=True):
-            if key in own:
-                assert cifar[label] != order[own[key]]
+        own |= dict(zip(row_keys(part.samples().inputs), part.labels.tolist(), strict=True))
+    for key, label in zip(row_keys(stl.forget.inputs), stl.forget.labels.tolist(), strict=True):
+        assert cifar[label] != order[own[key]]
 
 
 def test_poison_turns_a_share_of_one_class_into_another(small) -> None:
