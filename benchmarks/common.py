@@ -11,8 +11,8 @@ import numpy as np
 
 from forsaken import Forsaken
 from forsaken._files import write_atomically
-from forsaken.bench.provenance import provenance
 from forsaken.bench.trial import View, prepare
+from forsaken.provenance import provenance
 
 RESULTS = Path(__file__).parent / "results"
 

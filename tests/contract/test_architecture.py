@@ -12,7 +12,8 @@ import forsaken
 
 ROOT = Path(forsaken.__file__).parent
 # From the top down; a room imports from itself and from rooms above it.
-ROOMS = ["", "data", "models", "metrics", "oracles", "unlearning", "auditing", "federated", "bench", "report", "cli"]
+ROOMS = ["", "data", "models", "metrics", "oracles", "unlearning", "auditing", "federated", "jobs", "bench"]
+ROOMS += ["report", "cli"]
 FILES = sorted(ROOT.rglob("*.py"))
 
 

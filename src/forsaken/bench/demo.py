@@ -7,14 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from forsaken.bench.provenance import provenance
 from forsaken.bench.trial import Stage, View, prepare
-from forsaken.oracles.shadow import top_posteriors
+from forsaken.jobs.summary import by_class, layers, sample_table, top
+from forsaken.metrics import separation
+from forsaken.models.logits import posteriors
+from forsaken.provenance import provenance
 from forsaken.types import Progress, silent
 from forsaken.unlearning.base import Unlearned
+from forsaken.unlearning.forsaken.claims import CLAIMS
 from forsaken.unlearning.forsaken.method import Forsaken
 
-SCHEMA = 1
+Array = np.ndarray[Any, Any]
+
+SCHEMA, KIND = 2, "forsaken.result"
 TASK = "digits"
 METHOD = Forsaken()
 
@@ -24,7 +29,7 @@ class Demo:
     """What the demonstration found: JSON-ready numbers, and the arrays behind its pictures."""
 
     result: dict[str, Any]
-    arrays: dict[str, np.ndarray[Any, Any]]
+    arrays: dict[str, Array]
 
 
 def run_demo(seed: int = 0, progress: Progress = silent) -> Demo:
@@ -34,21 +39,26 @@ def run_demo(seed: int = 0, progress: Progress = silent) -> Demo:
     unlearned = METHOD(stage.target, scenario.forget, scenario.reference, scenario.retain, seed=seed, progress=progress)
     after, retrained = View.of(unlearned.model, scenario), View.of(stage.retrained, scenario)
     views = {"before": stage.before, "after": after, "retrained": retrained}
-    arrays = {
-        f"{name}_{part}": top_posteriors(getattr(view, part))
+    models = {"before": stage.target, "after": unlearned.model, "retrained": stage.retrained}
+    references = {name: posteriors(model, scenario.reference) for name, model in models.items()}
+    arrays = {f"{name}_reference": top(part) for name, part in references.items()}
+    arrays |= {
+        f"{name}_{part}": top(getattr(view, part))
         for name, view in views.items()
         for part in ("forget", "kept", "test")
     }
-    return Demo(_result(stage, unlearned, after, retrained, seed), arrays)
+    numbers = _numbers(stage, unlearned, after, retrained) | {"separation": _separation(arrays)}
+    return Demo(numbers | _details(stage, unlearned, after), arrays)
 
 
-def _result(stage: Stage, unlearned: Unlearned[Any], after: View, retrained: View, seed: int) -> dict[str, Any]:
+def _numbers(stage: Stage, unlearned: Unlearned[Any], after: View, retrained: View) -> dict[str, Any]:
     scenario = stage.scenario
     was, now, yardstick = stage.judge(stage.before), stage.judge(after), stage.judge(retrained)
     return {
         "schema": SCHEMA,
+        "kind": KIND,
         "task": TASK,
-        "seed": seed,
+        "seed": scenario.seed,
         "fr": now.fr,
         "cfr": now.cfr,
         "accuracy_before": was.accuracy,
@@ -59,11 +69,7 @@ def _result(stage: Stage, unlearned: Unlearned[Any], after: View, retrained: Vie
         "iterations": unlearned.iterations,
         "evaluations": unlearned.evaluations,
         "stopped": unlearned.stopped,
-        "forget_confidence": {
-            "before": was.confidence,
-            "after": now.confidence,
-            "retrained": yardstick.confidence,
-        },
+        "forget_confidence": {"before": was.confidence, "after": now.confidence, "retrained": yardstick.confidence},
         "retrain": {
             "fr": yardstick.fr,
             "cfr": yardstick.cfr,
@@ -79,10 +85,36 @@ def _result(stage: Stage, unlearned: Unlearned[Any], after: View, retrained: Vie
             "retain": len(scenario.retain_rows),
             "kept_judged": len(scenario.kept) - len(scenario.retain_rows),
         },
+    }
+
+
+def _details(stage: Stage, unlearned: Unlearned[Any], after: View) -> dict[str, Any]:
+    scenario, before, score = stage.scenario, stage.before, stage.oracle.score_posteriors
+    labels = scenario.test.labels
+    truth = np.empty(0) if labels is None else labels.numpy()
+    return {
+        "classes": list(scenario.names) or [str(number) for number in range(scenario.classes)],
+        "by_class": by_class(truth, before.test, after.test, scenario.classes),
+        "layers": layers(stage.target, unlearned.mask),
+        "samples": sample_table(before.forget, after.forget, "oracle", score(before.forget), score(after.forget)),
         "oracle": stage.oracle_report().to_dict(),
+        "target": CLAIMS[unlearned.details.facts["target"]].to_dict(),
+        "chain": None,
+        "cleaning": None,
         "facts": dict(unlearned.details.facts),
         "notes": list(unlearned.notes),
-        "settings": METHOD.settings,
+        "warnings": [],
+        "settings": {"name": "forsaken", **METHOD.settings},
+        "job": None,
         "history": [asdict(step) for step in unlearned.history],
         "provenance": provenance(),
     }
+
+
+def _separation(arrays: dict[str, Array]) -> dict[str, Any]:
+    # The references are strangers like the forgotten ones; the test digits are not, and would be told apart anyway.
+    apart = {
+        name: separation(arrays[f"{name}_forget"][:, 0], arrays[f"{name}_reference"][:, 0])
+        for name in ("before", "after", "retrained")
+    }
+    return {"against": "reference", "n": len(arrays["before_reference"]), **apart}

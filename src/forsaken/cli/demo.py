@@ -18,7 +18,8 @@ from forsaken.bench.demo import Demo, run_demo
 from forsaken.bench.trial import MOST
 from forsaken.errors import OutputError
 from forsaken.progress import bars
-from forsaken.report.demo import ARRAYS, RESULT, rate, write_report
+from forsaken.report.page import write_report
+from forsaken.report.saved import ARRAYS, RESULT
 from forsaken.types import Tick
 
 
@@ -62,6 +63,11 @@ def table(result: dict[str, Any]) -> Table:
     shown.add_row("times faster than retraining", "", f"{result['speedup']:.1f}", "1")
     shown.add_row("share of weights changed", "", f"{result['mask_density']:.3f}", "")
     return shown
+
+
+def rate(value: float | None) -> str:
+    """Return a rate for people; undefined where the oracle saw no member to begin with."""
+    return "n/a" if value is None else f"{value:.3f}"
 
 
 def _folder(out: Path) -> Path:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import signal
 import sys
 from typing import Annotated
 
@@ -10,18 +12,29 @@ from rich.console import Console
 from rich.markup import escape
 
 import forsaken
-from forsaken.cli import datasets, demo, scenarios
+from forsaken.cli import datasets, demo, env, init, keys, mask, report, scenarios, unlearn, verify
 from forsaken.errors import ForsakenError
+
+BAD_INPUT = 2
 
 app = typer.Typer(
     name="forsaken",
     help="Make a trained classifier forget given samples, and measure how well it did.",
+    epilog="Exit codes: 0 done; 2 wrong input or settings, and nothing was changed; 3 verify found a mismatch; "
+    "130 or 143 interrupted, and nothing was written.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-app.command("demo")(demo.demo)
+app.command("init")(init.init)
+app.command("unlearn")(unlearn.unlearn)
+app.command("verify")(verify.verify)
+app.command("report")(report.report)
+app.add_typer(mask.app, name="mask")
+app.add_typer(keys.app, name="keys")
 app.add_typer(datasets.app, name="datasets")
 app.add_typer(scenarios.app, name="scenarios")
+app.command("demo")(demo.demo)
+app.command("env")(env.env)
 
 
 def _version(wanted: bool) -> None:
@@ -39,13 +52,36 @@ def root(
     """Make a trained classifier forget given samples, and measure how well it did."""
 
 
+class _Interrupted(BaseException):
+    """A signal to stop: it unwinds like Ctrl-C, so that every block tidies up, and says which exit code it means."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+def _stop(number: int, _: object) -> None:
+    raise _Interrupted(128 + number)
+
+
 def main() -> None:
     """Run the command line; an error that was foreseen is one message and exit code 2, never a traceback."""
+    signal.signal(signal.SIGINT, _stop)
+    signal.signal(signal.SIGTERM, _stop)
     try:
         app()
     except ForsakenError as error:
-        Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False)
-        sys.exit(2)
+        _tell(error)
+        sys.exit(BAD_INPUT)
+    except _Interrupted as told:
+        Console(stderr=True).print("[bold red]interrupted[/]: nothing was written")
+        sys.exit(told.code)
+
+
+def _tell(error: ForsakenError) -> None:
+    if "--json" in sys.argv[1:]:
+        typer.echo(json.dumps({"error": str(error), "kind": type(error).__name__}))
+    Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False)
 
 
 if __name__ == "__main__":

@@ -137,7 +137,8 @@ def _read_folder(place: Path, size: tuple[int, int] | None, progress: Progress) 
         files += inside
         labels += [number] * len(inside)
     pixels = decode_pictures(_Lazily(files), names=[str(path) for path in files], size=size, progress=progress)
-    return Records(pixels, np.array(labels, dtype=np.int64), tuple(path.name for path in classes))
+    names = tuple(path.name for path in classes)
+    return Records(pixels, np.array(labels, dtype=np.int64), names, by_name=True)
 
 
 def _is_picture(path: Path) -> bool:

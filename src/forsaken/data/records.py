@@ -31,12 +31,15 @@ class Records:
         The name of each class, where known.
     columns : mapping
         Further columns that were asked for.
+    by_name : bool
+        Whether the labels were names in the file, and are numbers only here: the places in `names`.
     """
 
     content: Array
     labels: Array | None = None
     names: tuple[str, ...] = ()
     columns: Mapping[str, Array] = field(default_factory=dict)
+    by_name: bool = False
 
     def __len__(self) -> int:
         return len(self.content)
@@ -52,7 +55,7 @@ class Records:
         """Return the rows at `index`, in that order."""
         labels = None if self.labels is None else self.labels[index]
         columns = {name: column[index] for name, column in self.columns.items()}
-        return Records(self.content[index], labels, self.names, columns)
+        return Records(self.content[index], labels, self.names, columns, self.by_name)
 
     def samples(self) -> Samples:
         """Return pictures (n x channels x height x width, bytes) or features as samples for a model."""
@@ -96,4 +99,5 @@ def join_records(parts: Sequence[Records]) -> Records:
         np.concatenate(labels) if len(labels) == len(parts) else None,
         parts[0].names,
         {name: np.concatenate([part.columns[name] for part in parts]) for name in shared},
+        parts[0].by_name,
     )

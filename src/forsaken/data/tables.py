@@ -76,7 +76,9 @@ def from_table(
         raise DataError(f"{where} has a column {near[0]!r}, expected {label!r}; rename it, or give label={near[0]!r}")
     numbers, classes = labels_of(table, label, where) if label in names else (None, ())
     kept = {name: column_of(table, name, where) for name in columns}
-    return Records(_content(table, where, {label, *columns}, size, progress), numbers, classes, kept)
+    content = _content(table, where, {label, *columns}, size, progress)
+    by_name = label in names and not _is_number(table[label].type)
+    return Records(content, numbers, classes, kept, by_name)
 
 
 def column_of(table: pa.Table, name: str, where: str) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,6 +28,21 @@ def fingerprint(model: nn.Module) -> str:
             digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
             digest.update(_bytes(value))
     return digest.hexdigest()
+
+
+def drift(old: nn.Module, new: nn.Module) -> float:
+    """Return how far the parameters moved: the norm of the change beside the norm of what they were.
+
+    >>> a, b = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
+    >>> _ = a.weight.data.fill_(2.0), b.weight.data.fill_(2.5)
+    >>> drift(a, b)
+    0.25
+    """
+    was = {name: weights.detach().double().cpu() for name, weights in old.named_parameters()}
+    now = {name: weights.detach().double().cpu() for name, weights in new.named_parameters()}
+    moved = sum(float((now[name] - was[name]).square().sum()) for name in was)
+    size = sum(float(weights.square().sum()) for weights in was.values())
+    return math.sqrt(moved / size) if size else 0.0
 
 
 def same_bits(a: Tensor, b: Tensor) -> Tensor:

@@ -182,6 +182,15 @@ class Unlearner(ABC):
             )
         return Unlearned(as_given(student), clock.seconds, repr(self), details)
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings by name, JSON-ready."""
+        values = {name: getattr(self, name) for name in getattr(self, "__dataclass_fields__", {})}
+        return {
+            name: getattr(value, "__qualname__", type(value).__name__) if callable(value) else value
+            for name, value in values.items()
+        }
+
     def needs_reference_labels(self, *, retain: bool, targets: bool) -> bool:  # noqa: ARG002 (for those who need them)
         """Return whether the references' labels are of use, given which of `retain` and `targets` there are."""
         return False

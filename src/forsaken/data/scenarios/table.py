@@ -19,7 +19,7 @@ _REUTERS_RECIPE = Recipe(epochs=40, batch_size=128, learning_rate=1e-3)
 _KERAS_RECIPE = Recipe(epochs=40, batch_size=64, learning_rate=1e-3)
 _NEWS_RECIPE = Recipe(epochs=40, batch_size=64, learning_rate=2e-3, schedule="one-cycle")
 _IMDB_RECIPE = Recipe(epochs=10, batch_size=64, learning_rate=1e-3)
-_CIFAR_RECIPE = Recipe(epochs=20, batch_size=512, learning_rate=0.003, optimiser="sgd", schedule="one-cycle")
+_CIFAR_RECIPE = Recipe(epochs=20, batch_size=512, learning_rate=0.015, optimiser="sgd", schedule="one-cycle")
 _CIFAR100_RECIPE = dataclasses.replace(_CIFAR_RECIPE, epochs=15)
 
 _REUTERS = {"words": 10_000}

@@ -6,7 +6,7 @@ minimise over ν:   dist(D) + β · anchor(D_0) + λ Σ w|ν|        θ = θ_0 �
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -143,14 +143,6 @@ class Forsaken(Unlearner):
     def needs_reference_labels(self, *, retain: bool, targets: bool) -> bool:
         """Return whether the target or the importance needs the references' labels."""
         return (self.target == "corrected" and not targets) or (self.importance == "loss" and not retain)
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The settings by name, JSON-ready."""
-        plain = asdict(self)
-        if callable(self.parameters):
-            plain["parameters"] = getattr(self.parameters, "__qualname__", type(self.parameters).__name__)
-        return plain
 
     def run(self, student: nn.Module, request: Request) -> Details:
         """Find μ and apply it to `student`. See `Unlearner.run`."""

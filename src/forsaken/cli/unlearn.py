@@ -1,0 +1,136 @@
+"""`forsaken unlearn`: a job file in, a model that forgot out, with its proof."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from forsaken.jobs.code import user_code
+from forsaken.jobs.files import inputs_of, outputs_of
+from forsaken.jobs.output import output
+from forsaken.jobs.reading import read_job
+from forsaken.jobs.rehearsal import rehearse
+from forsaken.jobs.run import Outcome, run_job
+from forsaken.jobs.settings import NAME, Job
+from forsaken.progress import bars
+from forsaken.report.page import write_report
+from forsaken.types import Tick
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+
+def unlearn(
+    job: Annotated[Path, typer.Argument(help="The job file; forsaken init writes one.")] = Path(NAME),
+    out: Annotated[Path | None, typer.Option(help="The output folder, in place of the job's own.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what a run would be like; write nothing.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the result of an earlier run.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make the model of a job file forget, and write the new weights, a report and a certificate.
+
+    Example: forsaken unlearn forsaken.toml --dry-run
+    """
+    read = read_job(job)
+    with user_code(read.folder):
+        if dry_run:
+            _tell_rehearsal(read, as_json)
+        else:
+            _run(read, read.resolve(read.output.folder) if out is None else out, force, as_json)
+
+
+def _run(job: Job, folder: Path, force: bool, as_json: bool) -> None:
+    place = output(folder, force=force, inputs=inputs_of(job), names=outputs_of(job))
+    with bars() as progress, place as hidden:
+        outcome = run_job(job, hidden, progress)
+        progress(Tick("write the report", 0, 1))
+        write_report(hidden)
+        progress(Tick("write the report", 1, 1))
+        written = sorted(path.name for path in hidden.iterdir())
+    result = outcome.result
+    if as_json:
+        typer.echo(json.dumps({"folder": str(folder), "files": written, "result": result}))
+        return
+    console = Console()
+    console.print(_table(result))
+    for warning in result["warnings"]:
+        console.print(f"[yellow]note:[/] {escape(warning)}", highlight=False, soft_wrap=True)
+    console.print(_last_lines(folder, outcome), highlight=False, soft_wrap=True, markup=False)
+
+
+def _last_lines(folder: Path, outcome: Outcome) -> str:
+    weights = folder / outcome.weights.name
+    certificate = shlex.quote(str(folder / "certificate.json"))
+    return (
+        f"weights:     {weights}\nreport:      {folder / 'report.html'}\n"
+        f"certificate: {folder / 'certificate.json'}\n"
+        f"check it:    forsaken verify {certificate} --weights {shlex.quote(str(weights))}"
+    )
+
+
+def _table(result: dict[str, Any]) -> Table:
+    counts, sure, retrain = result["counts"], result["forget_confidence"], result["retrain"]
+    nothing = result["stopped"] == "not-memorised"
+    what = "there was nothing to forget: no weight was changed" if nothing else f"{counts['forget']} samples forgotten"
+    shown = Table(title=f"{what} (one run)")
+    names = ("", "before", "after", *(("retrained",) if retrain else ()))
+    for at, name in enumerate(names):
+        shown.add_column(name, justify="left" if at == 0 else "right")
+
+    def row(name: str, *values: object) -> None:
+        shown.add_row(name, *(_number(value) for value in values[: len(names) - 1]))
+
+    if counts["memorised_before"] is not None:
+        row("forgetting rate (FR)", 0, result["fr"], retrain and retrain["fr"])
+        row("collateral (CFR, lower is better)", 0, result["cfr"], retrain and retrain["cfr"])
+    apart = result["separation"]
+    if apart is not None:
+        row("told from strangers (AUC, 0.5 is chance)", apart["before"], apart["after"], apart["retrained"])
+    row("confidence on forgotten samples", sure["before"], sure["after"], sure["retrained"])
+    if result["accuracy_before"] is not None:
+        row("test accuracy", result["accuracy_before"], result["accuracy_after"], retrain and retrain["accuracy"])
+    row("seconds", "", result["seconds"], "")
+    row("share of weights changed", "", result["mask_density"], "")
+    return shown
+
+
+def _number(value: object) -> str:
+    if value is None:
+        return "n/a"
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+def _tell_rehearsal(job: Job, as_json: bool) -> None:
+    with bars() as progress:
+        found = rehearse(job, progress)
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    console = Console()
+    shown = Table(title="dry run: nothing was written", show_header=False)
+    known = {True: "yes", False: "no: nothing would be changed", None: "not known yet: see below"}
+    shown.add_row("are the samples memorised?", known[found["memorised"]])
+    if found["memorised_by_oracle"] is not None:
+        shown.add_row("members by the oracle", f"{found['memorised_by_oracle']} of {found['counts']['forget']}")
+    if found["separation"] is not None:
+        shown.add_row("told from strangers (AUC, 0.5 is chance)", _number(found["separation"]))
+    shown.add_row("confidence on the samples", _number(found["forget_confidence"]))
+    if found["seconds"] is not None:
+        shown.add_row("time", f"about {found['seconds']:.0f} s at most" if found["seconds"] >= 1 else "under a second")
+    shown.add_row("memory", f"about {found['memory_bytes'] / 2**20:,.0f} MiB at most, and one batch's activations")
+    shown.add_row("parameters", f"{found['parameters']:,}")
+    for name, count in found["counts"].items():
+        shown.add_row(f"samples: {name}", "not named" if count is None else f"{count:,}")
+    console.print(shown)
+    for each in found["missing"]:
+        head = f"{each['set']} is {'needed and ' if each['needed'] else ''}not named: {each['why']}."
+        text = f"{head}\n  What can serve: {each['what_can_serve']}.\n    {each['example']}\n  Or: {each['otherwise']}."
+        console.print(text, highlight=False, soft_wrap=True, markup=False)
+    for note in found["notes"]:
+        console.print(f"note: {note}", highlight=False, soft_wrap=True, markup=False)

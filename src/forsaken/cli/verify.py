@@ -1,0 +1,84 @@
+"""`forsaken verify`: whether a certificate holds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from forsaken.errors import SettingsError
+from forsaken.jobs.certificate import Certificate
+from forsaken.jobs.keys import read_public_key, read_record_key
+from forsaken.jobs.verify import Check, Verification, verify_certificate
+
+FAILED = 3
+_ANSWERS = {True: "[green]yes[/]", False: "[bold red]no[/]", None: "not checked"}
+
+
+def verify(
+    certificate: Annotated[Path, typer.Argument(help="The certificate.")],
+    weights: Annotated[Path, typer.Option(help="The weights that are said to have forgotten.")],
+    public_key: Annotated[Path | None, typer.Option(help="The public key (PEM) that must have signed.")] = None,
+    records: Annotated[Path | None, typer.Option(help="Records that must be among the forgotten ones.")] = None,
+    record_key: Annotated[Path | None, typer.Option(help="The key of the hashes of the records.")] = None,
+    previous: Annotated[list[Path] | None, typer.Option(help="An earlier certificate; may be repeated.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a list.")] = False,
+) -> None:
+    """Check a certificate against the weights, its signature, records and the certificates before it.
+
+    Exit code 0: no check failed; 3: one did; 2: something could not be read.
+
+    Example: forsaken verify forgotten/certificate.json --weights forgotten/model.safetensors
+    """
+    if (records is None) != (record_key is None):
+        given, other = ("--records", "--record-key") if records else ("--record-key", "--records")
+        raise SettingsError(
+            f"{given} is given without {other}; records are compared by hashes under that key, give both"
+        )
+    stated = Certificate.read(certificate)
+    found = verify_certificate(
+        stated,
+        weights,
+        public=read_public_key(public_key) if public_key else None,
+        records=records,
+        record_key=read_record_key(record_key) if record_key else None,
+        previous=[Certificate.read(path) for path in previous or ()],
+    )
+    if as_json:
+        typer.echo(json.dumps(_facts(certificate, stated, found)))
+    else:
+        _show(found)
+    if not found.passed:
+        raise typer.Exit(FAILED)
+
+
+def _facts(path: Path, stated: Certificate, found: Verification) -> dict[str, object]:
+    return {
+        "certificate": str(path),
+        "sha256": stated.sha256,
+        "verified": found.passed,
+        "signer": found.signer,
+        "checks": [check.to_dict() for check in found.checks],
+        "verdict": found.verdict,
+    }
+
+
+def _show(found: Verification) -> None:
+    console = Console()
+    lines = Table.grid(padding=(0, 2))
+    for _ in range(3):
+        lines.add_column(overflow="fold")  # a hash must be shown to its last digit
+    for check in found.checks:
+        lines.add_row(*_line(check))
+    console.print(lines, highlight=False)
+    colour = "green" if found.passed and found.signer == "known" else "yellow" if found.passed else "bold red"
+    console.print(f"[{colour}]{escape(found.verdict)}[/]", highlight=False, soft_wrap=True)
+
+
+def _line(check: Check) -> tuple[str, str, str]:
+    return check.name, _ANSWERS[check.passed], escape(check.words)

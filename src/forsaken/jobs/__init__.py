@@ -1,0 +1,1 @@
+"""Jobs: your own model and your own data, described in one file."""

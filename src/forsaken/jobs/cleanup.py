@@ -1,0 +1,67 @@
+"""The last step of forgetting: the records leave the training data, and copies that stay there are told of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from forsaken.data.duplicates import find_duplicates
+from forsaken.jobs import cleaning
+from forsaken.jobs.preparing import Prepared
+from forsaken.jobs.rows import Rows, comparable
+from forsaken.jobs.settings import Source
+from forsaken.types import Progress
+
+Array = np.ndarray[Any, Any]
+
+
+def clean(ready: Prepared, folder: Path, warnings: list[str], progress: Progress) -> dict[str, Any] | None:
+    """Take the forgotten records out of the training data, and look for copies of them that stay there."""
+    job, rows = ready.job, ready.sets.rows
+    train, forget = rows.get("train"), rows["forget"]
+    if train is None:
+        warnings.append(
+            "the forgotten records must leave the training data too, or the next training brings them back; with train "
+            "= in [data] this is done here"
+        )
+        return None
+    if not comparable(forget.content, train.content):
+        warnings.append(
+            "the forget records and the training data are of different kinds, so neither were they found there nor "
+            "copies of them; give both in the same way, or name the rows by their ids"
+        )
+        return None
+    gone = _places(forget, train)
+    if not len(gone):
+        warnings.append("none of the forget records was found in the training data; is it the right file?")
+    copies = find_duplicates(forget.content, train.content, skip=gone.tolist(), progress=progress)
+    if copies.exact or copies.near:
+        listed = sorted(pair.train for pair in (*copies.exact, *copies.near))[:10]
+        warnings.append(
+            f"{len(copies.exact)} exact and {len(copies.near)} near copies of forgotten records stay in the training "
+            f"data (rows {', '.join(map(str, listed))}{', ...' if len(copies.exact + copies.near) > 10 else ''}): "
+            "while they are there, the model may still know what was to be forgotten"
+        )
+    file = None
+    if job.output.cleaned != "none" and len(gone):
+        # Of a part of a file only the row numbers are written: the rest of the file was not read.
+        source = job.data.train
+        whole = source is not None and source == Source(path=source.path)
+        file = cleaning.write_cleaned(
+            train.path if whole else None,
+            train.index[gone],
+            folder,
+            mode=job.output.cleaned,
+            ids=train.ids if whole else None,
+            note=warnings.append,
+        ).name
+    return {"rows": len(gone), "exact": len(copies.exact), "near": len(copies.near), "file": file}
+
+
+def _places(forget: Rows, train: Rows) -> Array:
+    """Return where in the training data the forget records are: by row number, or else by content."""
+    if forget.home == train.home:
+        return np.flatnonzero(np.isin(train.index, forget.index))
+    return cleaning.rows_of(forget.content, train.content)

@@ -1,0 +1,90 @@
+"""The user's own functions, named in a job file as `package.module:function`: found, called, and their errors told."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from forsaken.errors import ForsakenError, SettingsError
+
+
+@contextlib.contextmanager
+def user_code(folder: Path) -> Iterator[None]:
+    """Let modules beside the job file be imported inside the block; they are put away after it."""
+    home = str(folder.resolve())
+    before = set(sys.modules)
+    sys.path.insert(0, home)
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):
+            sys.path.remove(home)
+        # Another job may have a module of the same name in its own folder.
+        for name in set(sys.modules) - before:
+            if _lies_in(sys.modules[name], home):
+                del sys.modules[name]
+
+
+def find(reference: str, key: str) -> Callable[..., Any]:
+    """Return the function that a job file names under `key`."""
+    module, _, name = reference.partition(":")
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            found = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise SettingsError(
+                f"{key} = {reference!r}: {module} needs the module {error.name!r}, which is not installed; install it"
+            ) from error
+        raise SettingsError(
+            f"{key} = {reference!r}: there is no module {module!r}; put {module.replace('.', '/')}.py beside the job "
+            "file, or install it"
+        ) from error
+    except Exception as error:  # a module of the user's may raise anything
+        raise SettingsError(f"{key} = {reference!r}: importing {module} failed with {_told(error)}") from error
+    function = getattr(found, name, None)
+    if not callable(function):
+        near = ", ".join(sorted(each for each in vars(found) if callable(getattr(found, each)) and each[0] != "_")[:8])
+        raise SettingsError(
+            f"{key} = {reference!r}: {module} has no function {name!r} (found: {near or 'none'}); check the name"
+        )
+    return function  # type: ignore[no-any-return]
+
+
+def call(function: Callable[..., Any], key: str, *given: Any, secret: bool = False, **arguments: Any) -> Any:
+    """Call a function of the user's. What it prints goes to standard error; what it raises becomes a `SettingsError`.
+
+    With `secret`, the text of its error is left out, since it may quote a record.
+    """
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            return function(*given, **arguments)
+    except ForsakenError as error:
+        if secret:
+            raise SettingsError(f"{key} failed with {_told(error, secret=True)}") from None
+        raise
+    except Exception as error:  # noqa: BLE001 (a function of the user's may raise anything)
+        # "from None" where a record may be quoted: not even a log of the chain may have it
+        raise SettingsError(f"{key} failed with {_told(error, secret)}") from (None if secret else error)
+
+
+def _told(error: BaseException, secret: bool = False) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if frame.filename != __file__]
+    where = f" at {Path(own[-1].filename).name}, line {own[-1].lineno}" if own else ""
+    if secret:
+        return f"{type(error).__name__}{where} (its text is not shown: it may quote a record); call it yourself to see"
+    text = str(error).strip().splitlines()
+    said = f": {text[0][:300]}" if text else ""
+    return f"{type(error).__name__}{where}{said}"
+
+
+def _lies_in(module: object, folder: str) -> bool:
+    file = getattr(module, "__file__", None)
+    return isinstance(file, str) and Path(file).resolve().is_relative_to(folder)

@@ -1,0 +1,40 @@
+"""The files of a job: what it reads, and what it writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from forsaken.jobs.certificate import FILE as CERTIFICATE
+from forsaken.jobs.settings import Job, Source
+
+RESULT, ARRAYS, REPORT = "result.json", "posteriors.npz", "report.html"
+RECORD_KEY, MASK = "records.key", "mask.safetensors"
+
+
+def inputs_of(job: Job) -> Iterator[Path]:
+    """Return every file and folder that a job reads."""
+    named = [job.path, job.resolve(job.model.weights)]
+    sources = list(job.data.sets.values())
+    if job.oracle is not None:
+        sources += [each for each in (job.oracle.members, job.oracle.nonmembers) if each is not None]
+        named += [job.resolve(each) for each in (job.oracle.file, job.oracle.weights, job.oracle.retrained) if each]
+    others = (job.chain.previous, job.output.record_key, job.output.signing_key)
+    named += [job.resolve(each) for each in others if each]
+    yield from named
+    for source in sources:
+        yield from _paths(job, source)
+
+
+def outputs_of(job: Job) -> list[str]:
+    """Return the names that a run of this job writes for sure."""
+    own = [RESULT, ARRAYS, CERTIFICATE, REPORT, job.resolve(job.model.weights).resolve().name]
+    keys = [] if job.output.record_key else [RECORD_KEY]
+    return own + keys + ([MASK] if job.output.mask else [])
+
+
+def _paths(job: Job, source: Source) -> Iterator[Path]:
+    if source.path is not None:
+        yield job.resolve(source.path)
+    if isinstance(source.ids, str):
+        yield job.resolve(source.ids)

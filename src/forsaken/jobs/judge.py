@@ -1,0 +1,146 @@
+"""What a run is judged by: the posteriors of three models, and the numbers made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from forsaken.data.samples import Samples
+from forsaken.errors import SettingsError, UndefinedMetricError
+from forsaken.jobs.formats.base import Format
+from forsaken.jobs.formats.table import load_model
+from forsaken.jobs.sets import Sets
+from forsaken.jobs.settings import Job
+from forsaken.jobs.summary import by_class, top
+from forsaken.metrics import catastrophic_forgetting_rate, forgetting_rate, separation
+from forsaken.models.logits import Forward, posteriors
+from forsaken.oracles.shadow import OracleReport, ShadowOracle
+from forsaken.types import Progress, Tick
+
+Array = np.ndarray[Any, Any]
+
+PARTS = ("forget", "kept", "test", "reference")
+STAGE = "judge"
+
+
+@dataclass(frozen=True, slots=True)
+class Views:
+    """The posteriors of the models before and after, and of a retrained one where there is one, by set."""
+
+    before: dict[str, Array]
+    after: dict[str, Array]
+    retrained: dict[str, Array] | None
+
+    @property
+    def named(self) -> dict[str, dict[str, Array]]:
+        """The models that there are, by name."""
+        found = {"before": self.before, "after": self.after}
+        return found if self.retrained is None else found | {"retrained": self.retrained}
+
+    def arrays(self) -> dict[str, Array]:
+        """Return the largest posteriors of each sample, for the pictures."""
+        return {f"{name}_{part}": top(rows) for name, view in self.named.items() for part, rows in view.items()}
+
+
+def look(model: object, sets: Sets, forward: Forward | None, progress: Progress, done: int) -> dict[str, Array]:
+    """Return a model's posteriors on every set that there is."""
+    parts = {name: samples for name in PARTS if (samples := getattr(sets, name)) is not None}
+    found = {}
+    for name, samples in parts.items():
+        found[name] = posteriors(model, Samples(samples.inputs), forward=forward)
+        done += 1
+        progress(Tick(STAGE, done, 3 * len(PARTS)))
+    return found
+
+
+def oracle_of(job: Job, sets: Sets, loaded: Format) -> ShadowOracle | None:
+    """Return the oracle that the job names: read from its file, or fitted on its shadow model."""
+    settings = job.oracle
+    if settings is None:
+        return None
+    if settings.file is not None:
+        return ShadowOracle.load(job.resolve(settings.file))
+    if settings.weights is None or sets.members is None or sets.nonmembers is None:
+        return None
+    shadow = load_model(job, job.resolve(settings.weights))
+    return ShadowOracle.fit(
+        shadow.model,
+        members=Samples(sets.members.inputs),
+        nonmembers=Samples(sets.nonmembers.inputs),
+        forward=loaded.forward,
+        seed=job.method.seed,
+    )
+
+
+def numbers(views: Views, oracle: ShadowOracle | None, sets: Sets) -> dict[str, Any]:
+    """Return the result's numbers. What cannot be known is None, never a guess."""
+    if oracle is not None and oracle.classes != views.before["forget"].shape[1]:
+        raise SettingsError(
+            f"the oracle's shadow model had {oracle.classes} classes, the model has "
+            f"{views.before['forget'].shape[1]}; fit an oracle on a shadow of this model"
+        )
+    truth = None if sets.test is None or sets.test.labels is None else sets.test.labels.numpy()
+    now = _verdict(oracle, views.before, views.after, truth)
+    was = _verdict(oracle, views.before, views.before, truth)
+    retrain = None
+    if views.retrained is not None:
+        found = _verdict(oracle, views.before, views.retrained, truth)
+        retrain = {"fr": found["fr"], "cfr": found["cfr"], "accuracy": found["accuracy"], "seconds": None}
+    known = oracle is not None and {"kept", "test"} <= set(views.before)
+    return {
+        "fr": now["fr"],
+        "cfr": now["cfr"],
+        "accuracy_before": was["accuracy"],
+        "accuracy_after": now["accuracy"],
+        "forget_confidence": _each(views, lambda view: float(view["forget"].max(1).mean())),
+        "separation": _separation(views),
+        "retrain": retrain,
+        "memorised_before": None if oracle is None else int(_members(oracle, views.before["forget"]).sum()),
+        "by_class": None
+        if truth is None
+        else by_class(truth, views.before["test"], views.after["test"], views.before["test"].shape[1]),
+        "oracle": _report(oracle, views.before).to_dict() if known and oracle is not None else None,
+    }
+
+
+def _verdict(
+    oracle: ShadowOracle | None, before: Mapping[str, Array], view: Mapping[str, Array], truth: Array | None
+) -> dict[str, float | None]:
+    rates: dict[str, float | None] = {"fr": None, "cfr": None}
+    if oracle is not None:
+        rates["fr"] = _defined(forgetting_rate, oracle, before["forget"], view["forget"])
+        if "kept" in view:
+            rates["cfr"] = _defined(catastrophic_forgetting_rate, oracle, before["kept"], view["kept"])
+    rates["accuracy"] = None if truth is None else float(np.mean(view["test"].argmax(1) == truth))
+    return rates
+
+
+def _defined(rate: Callable[[Array, Array], float], oracle: ShadowOracle, before: Array, after: Array) -> float | None:
+    try:
+        return rate(_members(oracle, before), _members(oracle, after))
+    except UndefinedMetricError:  # the oracle took none of them for a member: no number rather than a wrong one
+        return None
+
+
+def _members(oracle: ShadowOracle, posterior: Array) -> Array:
+    return oracle.score_posteriors(posterior) > oracle.threshold
+
+
+def _report(oracle: ShadowOracle, before: Mapping[str, Array]) -> OracleReport:
+    return oracle.evaluate_posteriors(before["kept"], before["test"])
+
+
+def _separation(views: Views) -> dict[str, Any] | None:
+    """Compare with samples like the forgotten ones where there are any: others would be told apart anyway."""
+    against = next((name for name in ("reference", "test") if name in views.before), None)
+    if against is None:
+        return None
+    apart = _each(views, lambda view: separation(view["forget"].max(1), view[against].max(1)))
+    return {"against": against, "n": len(views.before[against]), **apart}
+
+
+def _each(views: Views, quantity: Callable[[Mapping[str, Array]], float]) -> dict[str, float | None]:
+    return {"retrained": None} | {name: quantity(view) for name, view in views.named.items()}

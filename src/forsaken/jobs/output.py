@@ -1,0 +1,157 @@
+"""The output folder: everything is written to a hidden place in it and moved into sight at the end, or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from forsaken._files import write_atomically
+from forsaken.errors import OutputError
+
+CERTIFICATE = "certificate.json"
+_HIDDEN, _LIST, _LOCK = ".unfinished", ".unfinished.json", ".forsaken.lock"
+
+
+@contextmanager
+def output(
+    folder: Path, *, force: bool = False, inputs: Iterable[Path] = (), names: Iterable[str] = ()
+) -> Iterator[Path]:
+    """Give a folder to write to; what is in it afterwards is moved to `folder`, unless the block fails.
+
+    What a killed run left behind is removed first. A result that is there already is replaced only with `force`, and
+    a file that the run reads is never replaced.
+
+    Parameters
+    ----------
+    folder : Path
+        Made where it is not there.
+    force : bool
+        Whether files of an earlier run may be replaced.
+    inputs : paths
+        What the run reads.
+    names : names of files
+        What the run will write for sure, so that it is refused before the work and not after it.
+    """
+    read = [path.resolve() for path in inputs]
+    made = _make(folder)
+    lock = FileLock(folder / _LOCK)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise OutputError(f"another run is writing to {folder}; wait for it, or name another folder") from error
+    except (OSError, NotImplementedError) as error:
+        raise OutputError(f"cannot write to {folder}: {getattr(error, 'strerror', None) or error}") from error
+    hidden = folder / _HIDDEN
+    try:
+        _tidy(folder)
+        if (folder / CERTIFICATE).exists() and not force:
+            raise OutputError(
+                f"{folder} holds the result of an earlier run, which is not overwritten; name another folder with "
+                "--out, or replace it with --force"
+            )
+        _check_free(folder, names, force, read)
+        hidden.mkdir(mode=0o700)
+        yield hidden
+        _publish(hidden, folder, force, read)
+    except OSError as error:
+        if isinstance(error, OutputError) or not _is_ours(error, folder):
+            raise
+        raise OutputError(f"cannot write to {folder}: {error.strerror}") from error
+    finally:
+        shutil.rmtree(hidden, ignore_errors=True)
+        lock.release()
+        (folder / _LOCK).unlink(missing_ok=True)
+        if made and not any(folder.iterdir()):
+            folder.rmdir()
+
+
+def _make(folder: Path) -> bool:
+    """Make the folder where it is not there, and return whether it was made."""
+    if folder.exists() and not folder.is_dir():
+        raise OutputError(f"{folder} is a file, not a folder; name another one")
+    try:
+        there = folder.is_dir()
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise OutputError(f"cannot make the folder {folder}: {reason}; name another one") from error
+    return not there
+
+
+def _tidy(folder: Path) -> None:
+    """Remove what a killed run left: its hidden place, and the files that it had begun to move into sight."""
+    listed = folder / _LIST
+    if listed.is_file() and not listed.is_symlink():
+        try:
+            names = json.loads(listed.read_bytes())
+        except (OSError, ValueError):
+            names = []
+        for name in names if isinstance(names, list) else []:
+            if isinstance(name, str) and name == Path(name).name and name not in ("", ".", ".."):
+                _remove(folder / name)
+        listed.unlink()
+    _remove(folder / _HIDDEN)
+
+
+def _check_free(folder: Path, names: Iterable[str], force: bool, inputs: list[Path]) -> None:
+    taken = [name for name in names if os.path.lexists(folder / name)]
+    for name in taken:
+        if (folder / name).resolve() in inputs:
+            raise OutputError(
+                f"{folder / name} is read by this job and would be overwritten; name another output folder"
+            )
+    if taken and not force:
+        raise OutputError(
+            f"{folder / taken[0]} is there already and is not overwritten; name another folder with --out, or replace "
+            "it with --force"
+        )
+
+
+def _publish(hidden: Path, folder: Path, force: bool, inputs: list[Path]) -> None:
+    names = sorted(path.name for path in hidden.iterdir())
+    _check_free(folder, names, force, inputs)
+    with _undisturbed():
+        # The certificate goes first and comes last: a folder with one is whole, whatever happens in between.
+        _remove(folder / CERTIFICATE)
+        write_atomically(folder / _LIST, json.dumps(names).encode())
+        for name in sorted(names, key=lambda name: name == CERTIFICATE):
+            if (folder / name).is_dir() and not (folder / name).is_symlink():
+                shutil.rmtree(folder / name)
+            (hidden / name).replace(folder / name)
+        (folder / _LIST).unlink()
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Put off Ctrl-C until the files are in place; it takes milliseconds."""
+    waiting: list[Any] = []
+    try:
+        before = signal.signal(signal.SIGINT, lambda *told: waiting.append(told))
+    except ValueError:  # not the main thread, which alone is interrupted
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if waiting and callable(before):
+        before(*waiting[0])
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _is_ours(error: OSError, folder: Path) -> bool:
+    return error.filename is not None and Path(os.fsdecode(error.filename)).is_relative_to(folder)

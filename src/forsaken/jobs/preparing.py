@@ -1,0 +1,60 @@
+"""A job with everything that it names read, and its method run on that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from forsaken.errors import InputError
+from forsaken.jobs.formats.base import Format
+from forsaken.jobs.formats.table import load_model
+from forsaken.jobs.judge import oracle_of
+from forsaken.jobs.rows import Reader
+from forsaken.jobs.sets import Sets, read_sets
+from forsaken.jobs.settings import Job
+from forsaken.oracles.shadow import ShadowOracle
+from forsaken.types import Progress, Tick, silent
+from forsaken.unlearning.base import Unlearned
+from forsaken.unlearning.table import build
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A job with its model and its sets read."""
+
+    job: Job
+    loaded: Format
+    sets: Sets
+    oracle: ShadowOracle | None
+
+
+def prepare_job(job: Job, progress: Progress = silent) -> Prepared:
+    """Read everything that a job names."""
+    progress(Tick("read the model", 0, 1))
+    loaded = load_model(job)
+    progress(Tick("read the model", 1, 1))
+    reader = Reader(job, progress)
+    progress(Tick("read the data", 0, 1))
+    sets = read_sets(job, loaded, reader)
+    progress(Tick("read the data", 1, 1))
+    return Prepared(job, loaded, sets, oracle_of(job, sets, loaded))
+
+
+def unlearn_prepared(ready: Prepared, progress: Progress = silent, **changes: Any) -> Unlearned[Any]:
+    """Run the job's method, with `changes` to its settings."""
+    job, sets = ready.job, ready.sets
+    method = build(job.method.name, {**job.method.settings, **changes})
+    if getattr(method, "target", None) in ("class-mean", "corrected") and sets.reference is None:
+        raise InputError(
+            f'target = "{method.settings["target"]}" needs reference samples, like those to forget but never trained '
+            "on, and [data] names none; forsaken unlearn JOB --dry-run says what can serve"
+        )
+    return method(
+        ready.loaded.model,
+        sets.forget,
+        sets.reference,
+        sets.retain,
+        forward=ready.loaded.forward,
+        seed=job.method.seed,
+        progress=progress,
+    )

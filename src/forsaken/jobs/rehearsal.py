@@ -1,0 +1,147 @@
+"""A dry run: is there anything to forget, how long will it take, how much memory, and what is missing."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from forsaken.jobs.judge import Views, look, numbers
+from forsaken.jobs.preparing import Prepared, prepare_job, unlearn_prepared
+from forsaken.jobs.settings import Job
+from forsaken.models.logits import as_module
+from forsaken.types import Progress, silent
+from forsaken.unlearning.table import build
+
+_TRIAL = 3  # iterations that are timed
+
+ADVICE = {
+    "text": (
+        "texts of the same kind that were written or collected after the model was trained, or a public collection of "
+        "the same language and length",
+        'reference = "texts-of-this-year.parquet"    # a column "text"',
+    ),
+    "image": (
+        "pictures of the same kind and size that were taken after the training, or a public collection of them",
+        'reference = "other-pictures/"    # with size = [32, 32] where sizes differ',
+    ),
+    "features": (
+        "rows that arrived after the training, of another region or year, or the test set",
+        'reference = { of = "test", count = 300 }    # rows drawn for it no longer count in the test',
+    ),
+}
+
+
+def rehearse(job: Job, progress: Progress = silent) -> dict[str, Any]:
+    """Read everything, try a few iterations, and return what a run would be like. Nothing is written.
+
+    Returns
+    -------
+    dict
+        memorised (true, false, or None where it cannot be told), seconds, memory_bytes, parameters, counts,
+        separation, forget_confidence, missing (what is not named and what could serve) and notes.
+    """
+    start = time.perf_counter()
+    ready = prepare_job(job, progress)
+    reading = time.perf_counter() - start
+    sets, method = ready.sets, build(job.method.name, job.method.settings)
+    before = look(ready.loaded.model, sets, ready.loaded.forward, progress, 0)
+    found = numbers(Views(before, before, None), ready.oracle, sets)
+    missing = _missing(ready, str(getattr(method, "target", "")))
+    counted = {
+        name: None if (part := getattr(sets, name)) is None else len(part)
+        for name in ("forget", "reference", "retain", "kept", "test")
+    }
+    told: dict[str, Any] = {
+        "memorised": None,
+        "seconds": None,
+        "memory_bytes": _memory(ready, method),
+        "parameters": _parameters(ready),
+        "counts": counted,
+        "memorised_by_oracle": found["memorised_before"],
+        "forget_confidence": found["forget_confidence"]["before"],
+        "separation": None if found["separation"] is None else found["separation"]["before"],
+        "missing": missing,
+        "notes": list(sets.notes),
+    }
+    if any(each["needed"] for each in missing):
+        return told
+    return told | _tried(ready, method, reading, progress)
+
+
+def _tried(ready: Prepared, method: Any, reading: float, progress: Progress) -> dict[str, Any]:
+    """Run a few iterations, and count from their time how long all of them take at most."""
+    fields = getattr(method, "__dataclass_fields__", {})
+    changes = {"iterations": min(_TRIAL, method.iterations), "stop": "none"} if "iterations" in fields else {}
+    start = time.perf_counter()
+    found = unlearn_prepared(ready, progress, **changes)
+    spent = time.perf_counter() - start
+    if found.stopped == "not-memorised":
+        return {"memorised": False, "seconds": reading + spent, "notes": [*ready.sets.notes, *found.notes]}
+    iterating = sum(step.seconds for step in found.history)
+    each = iterating / max(1, found.iterations)
+    most = method.iterations if changes else found.iterations
+    # Reading, writing and judging take about as long again as reading did.
+    return {
+        "memorised": True,
+        "seconds": 2 * reading + (spent - iterating) + each * most,
+        "notes": [*ready.sets.notes, *found.notes],
+    }
+
+
+def _missing(ready: Prepared, target: str) -> list[dict[str, Any]]:
+    sets, kind = ready.sets, _kind(ready)
+    found: list[dict[str, Any]] = []
+    if sets.reference is None:
+        needed = target in ("class-mean", "corrected")
+        serves, example = ADVICE[kind]
+        found.append(
+            {
+                "set": "reference",
+                "needed": needed,
+                "why": "the forgotten samples are moved to where such samples are"
+                if needed
+                else "without references there is nothing to compare the forgotten samples with",
+                "what_can_serve": serves,
+                "example": example,
+                "otherwise": 'target = "uniform" in [method] needs none, and claims less',
+            }
+        )
+    if sets.retain is None:
+        found.append(
+            {
+                "set": "retain",
+                "needed": False,
+                "why": "some training samples show which weights must not move",
+                "what_can_serve": "1 % of the training data, without the records to forget",
+                "example": 'retain = { of = "train", count = 50 }    # with train = "..."',
+                "otherwise": "the references stand in for them",
+            }
+        )
+    if sets.test is None or sets.test.labels is None:
+        found.append(
+            {
+                "set": "test",
+                "needed": False,
+                "why": "the accuracy before and after is measured on it",
+                "what_can_serve": "labelled samples that the model was not trained on",
+                "example": 'test = "test.parquet"',
+                "otherwise": "the report says nothing about the accuracy",
+            }
+        )
+    return found
+
+
+def _kind(ready: Prepared) -> str:
+    return str(getattr(ready.sets.rows["forget"].content, "kind", "features"))
+
+
+def _parameters(ready: Prepared) -> int:
+    return sum(weight.numel() for weight in as_module(ready.loaded.model).parameters() if weight.requires_grad)
+
+
+def _memory(ready: Prepared, method: Any) -> int:
+    """Return about how many bytes the method takes at most, besides the activations of a batch."""
+    weights = [weight for weight in as_module(ready.loaded.model).parameters() if weight.requires_grad]
+    history = int(getattr(method, "history", 0))
+    # the docstring of Forsaken: 2m + 8 numbers for each parameter that can move, 11 for every chosen one
+    return sum(weight.numel() * weight.element_size() for weight in weights) * (2 * history + 8 + 11) + 2**28

@@ -1,0 +1,224 @@
+"""A job, from its file to its results: read, unlearn, judge, clean, certify."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from forsaken._files import write_atomically
+from forsaken.data.records import Records
+from forsaken.errors import ForsakenError, OutputError, SettingsError
+from forsaken.jobs.certificate import FILE as CERTIFICATE
+from forsaken.jobs.certificate import Certificate, make_certificate
+from forsaken.jobs.chain import Chain, Link, extend, find_previous
+from forsaken.jobs.cleanup import clean
+from forsaken.jobs.files import ARRAYS, MASK, RECORD_KEY, RESULT
+from forsaken.jobs.formats.table import load_model
+from forsaken.jobs.hashes import record_hashes
+from forsaken.jobs.judge import STAGE, Views, look, numbers
+from forsaken.jobs.keys import key_warning, new_record_key, read_record_key, read_signing_key, write_record_key
+from forsaken.jobs.preparing import Prepared, prepare_job, unlearn_prepared
+from forsaken.jobs.settings import Job
+from forsaken.jobs.statements import Weights
+from forsaken.jobs.summary import layers, sample_table
+from forsaken.models.logits import as_module
+from forsaken.models.weights import drift, fingerprint
+from forsaken.provenance import provenance
+from forsaken.types import Progress, Tick, silent
+from forsaken.unlearning.base import Unlearned
+from forsaken.unlearning.forsaken.claims import CLAIMS
+from forsaken.unlearning.table import build
+
+SCHEMA, KIND = 2, "forsaken.result"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run wrote, and its result as it stands in the file."""
+
+    result: dict[str, Any]
+    certificate: Certificate
+    weights: Path
+
+
+def run_job(job: Job, folder: Path, progress: Progress = silent) -> Outcome:
+    """Run a job and write its results, all but the page, to `folder`, which is empty. See `forsaken.jobs.output`."""
+    start = time.perf_counter()
+    old = job.resolve(job.model.weights)
+    key, warnings = _record_key(job, folder)
+    signing = None if job.output.signing_key is None else read_signing_key(job.resolve(job.output.signing_key))
+    ready = prepare_job(job, progress)
+    previous = find_previous(old, None if job.chain.previous is None else job.resolve(job.chain.previous))
+    unlearned = unlearn_prepared(ready, progress)
+    goal = folder / old.resolve().name
+    _write_weights(ready, unlearned, old, goal)
+    views = _views(ready, unlearned.model, progress)
+    hashes = record_hashes(ready.sets.rows["forget"].content, key)
+    found = numbers(views, ready.oracle, ready.sets)
+    memorised = found.pop("memorised_before")
+    moved = drift(as_module(ready.loaded.model), as_module(unlearned.model))
+    link = Link(
+        number=1,
+        time=provenance()["time"],
+        forgotten=len(ready.sets.forget),
+        drift=moved,
+        accuracy_before=found["accuracy_before"],
+        accuracy_after=found["accuracy_after"],
+        certificate=None,
+    )
+    limits = {"max_drift": job.chain.max_drift, "max_accuracy_loss": job.chain.max_accuracy_loss}
+    chain = extend(previous, link, **limits)
+    cleaned = clean(ready, folder, warnings, progress)
+    warnings += chain.advice
+    result = {
+        "schema": SCHEMA,
+        "kind": KIND,
+        "task": job.folder.resolve().name or "job",
+        "seed": job.method.seed,
+        **found,
+        **_details(ready, unlearned, views, hashes, memorised),
+        "speedup": None,
+        "chain": chain.to_dict(),
+        "cleaning": cleaned,
+        "warnings": warnings,
+        "job": job.to_dict(),
+        "provenance": provenance(),
+    }
+    result["facts"] = {**result["facts"], "drift": moved}
+    _write_result(folder, result, views)
+    if job.output.mask:
+        unlearned.mask.save(folder / MASK)
+    certificate = _certificate(ready, unlearned, chain, hashes, result, (old, goal), time.perf_counter() - start)
+    if signing is not None:
+        certificate = certificate.sign(signing)
+    certificate.write(folder / CERTIFICATE)
+    return Outcome(result, certificate, goal)
+
+
+def _record_key(job: Job, folder: Path) -> tuple[bytes, list[str]]:
+    if job.output.record_key is not None:
+        path = job.resolve(job.output.record_key)
+        warning = key_warning(path)
+        return read_record_key(path), [] if warning is None else [warning]
+    key = new_record_key()
+    write_record_key(folder / RECORD_KEY, key)
+    return key, [
+        f"{RECORD_KEY} is the key to the records' hashes in the certificate: keep it, and apart from the certificate"
+    ]
+
+
+def _write_weights(ready: Prepared, unlearned: Unlearned[Any], old: Path, goal: Path) -> None:
+    """Write the new weights, and read them again: what is on the disk is what was judged."""
+    if fingerprint(as_module(unlearned.model)) == fingerprint(as_module(ready.loaded.model)):
+        (shutil.copytree if old.is_dir() else shutil.copyfile)(old, goal)
+        return
+    try:
+        ready.loaded.write(unlearned.model, goal)
+    except ForsakenError:
+        raise
+    except (OSError, RuntimeError, ValueError, TypeError, KeyError) as error:
+        raise OutputError(f"the new weights cannot be written ({type(error).__name__}: {error})") from error
+    again = load_model(ready.job, goal)
+    if fingerprint(as_module(again.model)) != fingerprint(as_module(unlearned.model)):
+        raise OutputError(
+            "the new weights differ from the model's when they are read again, so nothing was kept; does the factory "
+            "change the weights after they are loaded?"
+        )
+
+
+def _views(ready: Prepared, after: object, progress: Progress) -> Views:
+    sets, forward = ready.sets, ready.loaded.forward
+    first = look(ready.loaded.model, sets, forward, progress, 0)
+    second = look(after, sets, forward, progress, 4)
+    oracle = ready.job.oracle
+    third = None
+    if oracle is not None and oracle.retrained is not None:
+        model = load_model(ready.job, ready.job.resolve(oracle.retrained)).model
+        third = look(model, sets, forward, progress, 8)
+    progress(Tick(STAGE, 12, 12))
+    if third is not None and third["forget"].shape != first["forget"].shape:
+        raise SettingsError("[oracle] retrained has other classes than the model; name one trained like it")
+    return Views(first, second, third)
+
+
+def _details(
+    ready: Prepared, unlearned: Unlearned[Any], views: Views, hashes: list[str], memorised: int | None
+) -> dict[str, Any]:
+    job, sets = ready.job, ready.sets
+    before, after = views.before["forget"], views.after["forget"]
+    if ready.oracle is None:
+        kind, scores = "confidence", (before.max(1), after.max(1))
+    else:
+        kind, scores = "oracle", (ready.oracle.score_posteriors(before), ready.oracle.score_posteriors(after))
+    facts = dict(unlearned.details.facts)
+    train = sets.rows.get("train")
+    return {
+        "seconds": unlearned.seconds,
+        "mask_density": unlearned.mask.density,
+        "iterations": unlearned.iterations,
+        "evaluations": unlearned.evaluations,
+        "stopped": unlearned.stopped,
+        "counts": {
+            "forget": len(sets.forget),
+            "memorised_before": memorised,
+            "reference": 0 if sets.reference is None else len(sets.reference),
+            "retain": 0 if sets.retain is None else len(sets.retain),
+            "train": None if train is None else len(train),
+            "test": 0 if sets.test is None else len(sets.test),
+            "kept_judged": 0 if sets.kept is None else len(sets.kept),
+        },
+        "classes": list(sets.classes),
+        "layers": layers(ready.loaded.model, unlearned.mask),
+        "samples": sample_table(before, after, kind, *scores, hashes=hashes),
+        "target": CLAIMS[facts["target"]].to_dict(),
+        "facts": facts,
+        "notes": [*sets.notes, *unlearned.notes],
+        "settings": {"name": job.method.name, **build(job.method.name, job.method.settings).settings},
+        "history": [asdict(step) for step in unlearned.history],
+    }
+
+
+def _write_result(folder: Path, result: dict[str, Any], views: Views) -> None:
+    packed = io.BytesIO()
+    np.savez_compressed(packed, **views.arrays())  # type: ignore[arg-type]
+    write_atomically(folder / ARRAYS, packed.getvalue())
+    write_atomically(folder / RESULT, json.dumps(result, indent=1, allow_nan=False).encode() + b"\n")
+
+
+def _certificate(
+    ready: Prepared,
+    unlearned: Unlearned[Any],
+    chain: Chain,
+    hashes: list[str],
+    result: dict[str, Any],
+    weights: tuple[Path, Path],
+    seconds: float,
+) -> Certificate:
+    job, forget = ready.job, ready.sets.rows["forget"]
+    told = ("fr", "cfr", "accuracy_before", "accuracy_after", "forget_confidence", "separation", "retrain", "oracle")
+    from_file = isinstance(forget.content, Records) and forget.path is not None
+    size = None if job.data.size is None else list(job.data.size)
+    return make_certificate(
+        old=Weights.of(weights[0], ready.loaded.name),
+        new=Weights.of(weights[1], ready.loaded.name),
+        method=job.method.name,
+        settings=result["settings"],
+        job=job.to_dict(),
+        hashes=hashes,
+        read_as={"label": job.data.label, "id": job.data.id, "size": size} if from_file else None,
+        target=result["target"],
+        numbers={name: result[name] for name in told} | {"counts": result["counts"]},
+        unlearning_seconds=unlearned.seconds,
+        total_seconds=seconds,
+        stopped=unlearned.stopped,
+        chain=chain.to_dict(),
+        mask_kept=job.output.mask,
+        time=result["chain"]["links"][-1]["time"],
+    )

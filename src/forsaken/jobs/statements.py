@@ -1,0 +1,140 @@
+"""What a certificate states, part by part: frozen, and checked once."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints, model_validator
+
+from forsaken.jobs.hashes import file_hash
+
+Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+Time = Annotated[str, StringConstraints(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(\+00:00|Z)$")]
+Words = Annotated[str, StringConstraints(min_length=1)]
+Amount = Annotated[float, Field(ge=0)]
+
+
+class Statement(BaseModel):
+    """A part of a certificate: its types are exact, and it has no other fields."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+
+class Weights(Statement):
+    """A file or folder of weights: its SHA-256, format and name without a path."""
+
+    sha256: Digest
+    format: Words
+    name: Words
+
+    @classmethod
+    def of(cls, path: Path, kind: str) -> Weights:
+        """Describe the weights at `path`, whose format is called `kind`."""
+        name = path.name if path.name not in ("", "..") else path.resolve().name
+        spelt = name.encode("utf-8", "replace").decode()  # a file system may allow names that are no text
+        return cls(sha256=file_hash(path), format=kind, name=spelt or "/")
+
+
+class BothWeights(Statement):
+    """The weights before and after."""
+
+    old: Weights
+    new: Weights
+
+
+class Settings(Statement):
+    """Hashes of the method's settings and, where there was one, of the whole job."""
+
+    sha256: Digest
+    job_sha256: Digest | None
+
+
+class ReadAs(Statement):
+    """How the file of the records was read: the columns of labels and ids, and the size of pictures."""
+
+    label: Words
+    id: Words | None
+    size: tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]] | None
+
+
+class Forgotten(Statement):
+    """The forgotten records as keyed hashes; `read_as` is None where they did not come from a file."""
+
+    count: Annotated[int, Field(ge=1)]
+    hmac_sha256: tuple[Digest, ...]
+    read_as: ReadAs | None
+
+    @model_validator(mode="after")
+    def _counted(self) -> Self:
+        if self.count != len(self.hmac_sha256):
+            raise ValueError(f"{self.count} records but {len(self.hmac_sha256)} hashes")
+        return self
+
+
+class Target(Statement):
+    """What the target of the method shows when the numbers are good, and what it does not show."""
+
+    target: Words
+    shown: str
+    not_shown: str
+
+
+class Audit(Statement):
+    """How well it went, and how thoroughly that was looked into."""
+
+    profile: Words
+    numbers: dict[str, JsonValue]
+
+
+class Seconds(Statement):
+    """How long it took."""
+
+    unlearning: Amount
+    total: Amount
+
+
+class Link(Statement):
+    """One request of a chain of requests; `certificate` is the SHA-256 of its certificate, None for the last."""
+
+    number: Annotated[int, Field(ge=1)]
+    time: Time
+    forgotten: Annotated[int, Field(ge=1)]
+    drift: Amount
+    accuracy_before: float | None
+    accuracy_after: float | None
+    certificate: Digest | None
+
+
+class History(Statement):
+    """Every request so far, with the sum of the drifts and the loss of accuracy over all of them."""
+
+    links: Annotated[tuple[Link, ...], Field(min_length=1)]
+    drift: Amount
+    accuracy_loss: float | None
+
+    @model_validator(mode="after")
+    def _joined(self) -> Self:
+        if [link.number for link in self.links] != list(range(1, len(self.links) + 1)):
+            raise ValueError("the numbers of the links do not count from 1")
+        if [link.certificate is None for link in self.links] != [False] * (len(self.links) - 1) + [True]:
+            raise ValueError("every link but the last must name its certificate")
+        if not math.isclose(self.drift, math.fsum(link.drift for link in self.links), rel_tol=1e-9, abs_tol=1e-12):
+            raise ValueError("the drift is not the sum of the links' drifts")
+        return self
+
+
+class MaskFate(Statement):
+    """Whether the mask, which can restore the memory, was kept."""
+
+    kept: bool
+
+
+class Signature(Statement):
+    """An Ed25519 signature of everything else, with the public key that fits it."""
+
+    algorithm: Literal["Ed25519"]
+    public_key: Words
+    key_id: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{16}$")]
+    value: Words

@@ -1,0 +1,202 @@
+"""Checking a certificate: against the weights, the signature, records, and the certificates before it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from forsaken.data.readers import read_records
+from forsaken.data.records import Records
+from forsaken.data.tables import LABEL, from_table, read_csv, read_parquet
+from forsaken.errors import DataError
+from forsaken.jobs.certificate import Certificate
+from forsaken.jobs.hashes import file_hash, record_hashes
+from forsaken.jobs.keys import key_id
+from forsaken.jobs.statements import Link, ReadAs
+
+Signer = Literal["known", "unknown", "nobody"]
+
+_VERDICTS: dict[Signer, str] = {
+    "known": "Verified: the certificate is the word of the holder of the given key, and no check failed.",
+    "unknown": "No check failed, but anyone may have signed: compare the key with one that you know.",
+    "nobody": "No check failed, but the certificate is not signed: it does not show who wrote it.",
+}
+_ROWS_NAMED = 10
+_TABLES = {".parquet": read_parquet, ".csv": read_csv}
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One question put to a certificate: passed or not, None where it was not asked; and why, in words."""
+
+    name: str
+    passed: bool | None
+    words: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the check as plain values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """All checks of a certificate, and what they come to.
+
+    Attributes
+    ----------
+    checks : tuple of Check
+        Weights, signature, records, chain.
+    signer : str
+        "known" if the key that must have signed was given, "unknown" if any key would do, "nobody" if unsigned.
+    """
+
+    checks: tuple[Check, ...]
+    signer: Signer
+
+    @property
+    def passed(self) -> bool:
+        """Whether no check failed."""
+        return all(check.passed is not False for check in self.checks)
+
+    @property
+    def verdict(self) -> str:
+        """One sentence."""
+        failed = [check.name for check in self.checks if check.passed is False]
+        if failed:
+            return f"NOT verified: {len(failed)} of {len(self.checks)} checks failed ({', '.join(failed)})."
+        return _VERDICTS[self.signer]
+
+
+def verify_certificate(
+    certificate: Certificate,
+    weights: Path,
+    *,
+    public: Ed25519PublicKey | None = None,
+    records: Path | None = None,
+    record_key: bytes | None = None,
+    previous: Sequence[Certificate] = (),
+) -> Verification:
+    """Put every question to a certificate for which there is something to compare with.
+
+    Parameters
+    ----------
+    certificate : Certificate
+        What is to be checked.
+    weights : Path
+        The weights that are said to have forgotten.
+    public : public key, optional
+        The key that must have signed.
+    records, record_key : Path and bytes, optional
+        A file of records that must be among the forgotten ones, and the key of their hashes.
+    previous : sequence of Certificate
+        The certificates of earlier requests, in any order.
+    """
+    checks = (
+        check_weights(certificate, file_hash(weights)),
+        check_signature(certificate, public),
+        check_records(certificate, records, record_key),
+        check_chain(certificate, previous),
+    )
+    signer: Signer = "nobody" if certificate.signature is None else "known" if public else "unknown"
+    return Verification(checks, signer)
+
+
+def check_weights(certificate: Certificate, found: str) -> Check:
+    """Check that weights with the SHA-256 `found` are those that the certificate calls new."""
+    stated = certificate.weights
+    if found == stated.new.sha256:
+        return Check("weights", True, f"these are the weights after forgetting (SHA-256 {found})")
+    if found == stated.old.sha256:
+        return Check("weights", False, "these are the weights before forgetting; the new ones are others")
+    return Check("weights", False, f"the SHA-256 is {found}, the certificate says {stated.new.sha256}")
+
+
+def check_signature(certificate: Certificate, public: Ed25519PublicKey | None) -> Check:
+    """Check the signature and, with `public`, whose it is."""
+    verdict = certificate.check_signature(public)
+    if certificate.signature is None or verdict == "unsigned":
+        return Check("signature", None if public is None else False, "not signed: anyone could have written it")
+    if verdict == "invalid":
+        return Check("signature", False, "it does not fit: the certificate was changed after signing, or damaged")
+    name = certificate.signature.key_id
+    if verdict == "other key":
+        expected = key_id(public) if public else "another"
+        return Check("signature", False, f"signed by the key {name}, not by {expected}, the one given")
+    if public is None:
+        caution = "whose key that is must be known from elsewhere (then give it with --public-key)"
+        return Check("signature", True, f"unchanged since the key {name} signed it; {caution}")
+    return Check("signature", True, f"signed by the key {name}, the one given, and unchanged since")
+
+
+def check_records(certificate: Certificate, records: Path | None, key: bytes | None) -> Check:
+    """Check that every record of a file is among the forgotten ones."""
+    stated = certificate.records
+    if records is None or key is None:
+        return Check("records", None, f"{stated.count} forgotten; give --records and --record-key to look for some")
+    if stated.read_as is None:
+        return Check("records", None, "the forgotten ones were not read from a file, so a file cannot be compared")
+    known = set(stated.hmac_sha256)
+    hashes = record_hashes(_read_as(records, stated.read_as), key)
+    missing = [row for row, found in enumerate(hashes) if found not in known]
+    if not missing:
+        return Check("records", True, f"all {len(hashes)} are among the {stated.count} forgotten")
+    if len(missing) == len(hashes):
+        doubt = "if they should be: is this the key of that run, and the file as it was?"
+        return Check("records", False, f"none of the {len(hashes)} is among the {stated.count} forgotten; {doubt}")
+    rows = ", ".join(str(row) for row in missing[:_ROWS_NAMED]) + (", ..." if len(missing) > _ROWS_NAMED else "")
+    words = f"{len(hashes) - len(missing)} of {len(hashes)} are among the {stated.count} forgotten, {len(missing)} not"
+    return Check("records", False, f"{words} (rows {rows}, counted from 0)")
+
+
+def check_chain(certificate: Certificate, previous: Sequence[Certificate]) -> Check:
+    """Check that the certificates of earlier requests are those that this one names, and that their weights join up."""
+    links = certificate.chain.links
+    earlier = {link.certificate: link for link in links[:-1]}
+    strangers = [other for other in previous if other.sha256 not in earlier]
+    if strangers:
+        first = strangers[0].sha256
+        words = f"{len(strangers)} of the certificates given are not named in this one (first: SHA-256 {first})"
+        return Check("chain", False, words)
+    if len(links) == 1:
+        return Check("chain", True, "by its own word the first request, so there is nothing before it")
+    known = {earlier[other.sha256].number: other for other in previous}
+    problem = next(_breaks({**known, len(links): certificate}, links), None)
+    if problem:
+        return Check("chain", False, problem)
+    absent = [str(link.number) for link in links[:-1] if link.number not in known]
+    if absent:
+        words = f"request {links[-1].number} of its chain; give the certificates of {', '.join(absent)} with --previous"
+        return Check("chain", None, words)
+    return Check("chain", True, f"all {len(links)} requests join up, each starting from the weights of the one before")
+
+
+def _breaks(known: dict[int, Certificate], links: tuple[Link, ...]) -> Iterator[str]:
+    for number, one in sorted(known.items()):
+        own = one.chain.links
+        if len(own) != number or _bare(own) != _bare(links[:number]):
+            yield f"the certificate of request {number} tells its chain differently"
+        following = known.get(number + 1)
+        if following and following.weights.old.sha256 != one.weights.new.sha256:
+            yield f"request {number + 1} did not start from the weights that request {number} ended with"
+
+
+def _bare(links: tuple[Link, ...]) -> list[Link]:
+    """Return links with the last one's certificate left out, which only its successors know."""
+    return [*links[:-1], links[-1].model_copy(update={"certificate": None})]
+
+
+def _read_as(path: Path, way: ReadAs) -> Records:
+    """Read a file as the forgotten records were read; people may bring records without labels or ids."""
+    read = _TABLES.get(path.suffix.lower()) if path.is_file() else None
+    if read is None:
+        return read_records(path, size=way.size if path.is_dir() else None)
+    table = read(path)
+    label = way.label if way.label in table.column_names else LABEL
+    if label != way.label and label in table.column_names:
+        raise DataError(f"{path} has no column {way.label!r}, the labels of the forgotten records; rename its column")
+    columns = [way.id] if way.id and way.id in table.column_names else []
+    return from_table(table, str(path), label=label, size=way.size, columns=columns)

@@ -1,0 +1,131 @@
+"""A run as it lies in its folder: the result, the arrays behind the pictures, and the certificate."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+from pydantic import BaseModel, ValidationError
+
+from forsaken.errors import OutputError
+from forsaken.report.schema import KIND, SCHEMA, Certificate, Result
+
+RESULT, ARRAYS, REPORT, CERTIFICATE = "result.json", "posteriors.npz", "report.html", "certificate.json"
+MODELS = ("before", "after", "retrained")
+PARTS = ("forget", "kept", "test", "reference")
+_REMEDY = "run the request again into a new folder, or restore the file"
+_SHOWN = 5  # problems that one message names
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """What a run left behind, checked: drawing a page from it needs no further check.
+
+    Attributes
+    ----------
+    name : str
+        The folder's own name.
+    result : dict
+        The content of result.json.
+    arrays : dict of str to array
+        The largest posteriors by the names of posteriors.npz, such as "before_forget".
+    certificate : dict or None
+        The content of certificate.json, where there is one.
+    """
+
+    name: str
+    result: Mapping[str, Any]
+    arrays: Mapping[str, Array]
+    certificate: Mapping[str, Any] | None = None
+
+
+def read_run(folder: Path) -> Run:
+    """Read and check the run in `folder`; whatever is wrong with it is an `OutputError` that says what to do."""
+    if not folder.is_dir():
+        raise OutputError(f"{folder} is not a folder; give the output folder of a run, which holds {RESULT}")
+    if not (folder / RESULT).is_file():
+        raise OutputError(
+            f"there is no {RESULT} in {folder}; give the output folder of a run, or make one with: forsaken demo"
+        )
+    table = _table(folder / RESULT)
+    if table.get("kind", KIND) != KIND:
+        raise OutputError(f"{folder / RESULT} is of kind {table['kind']!r}, expected {KIND!r}; give a run's own folder")
+    if table.get("schema") != SCHEMA or "kind" not in table:
+        raise OutputError(
+            f"{folder / RESULT} has schema {table.get('schema')!r}, but this version reads schema {SCHEMA}; "
+            "run the request again with this version"
+        )
+    result = _checked(Result, table, folder / RESULT)
+    certificate = None
+    if (folder / CERTIFICATE).exists():
+        certificate = _checked(Certificate, _table(folder / CERTIFICATE), folder / CERTIFICATE)
+    return Run(folder.resolve().name, result, _arrays(folder / ARRAYS, result["counts"]["forget"]), certificate)
+
+
+def _table(path: Path) -> dict[str, Any]:
+    def refuse(name: str) -> NoReturn:
+        raise ValueError(f"it holds {name}, which is not JSON")
+
+    try:
+        table = json.loads(path.read_bytes(), parse_constant=refuse)
+    except OSError as error:
+        raise OutputError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise OutputError(f"{path} is damaged: it is not JSON ({error}); {_REMEDY}") from error
+    if not isinstance(table, dict):
+        raise OutputError(f"{path} is damaged: it holds a {type(table).__name__}, expected a table; {_REMEDY}")
+    return table
+
+
+def _checked(kind: type[BaseModel], table: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    try:
+        return kind.model_validate(table).model_dump()
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_context=False, include_input=False)
+        lines = [f"{'.'.join(map(str, one['loc'])) or 'the whole'}: {one['msg']}" for one in found[:_SHOWN]]
+        more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+        raise OutputError(f"{path} is damaged: {'; '.join(lines)}{more}; {_REMEDY}") from error
+
+
+def _arrays(path: Path, forgotten: int) -> dict[str, Array]:
+    if not path.is_file():
+        raise OutputError(f"there is no {ARRAYS} in {path.parent}, which the pictures are made of; {_REMEDY}")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            wanted = [f"{model}_{part}" for model in MODELS for part in PARTS]
+            arrays = {name: np.asarray(file[name]) for name in wanted if name in file.files}
+    except (OSError, ValueError, TypeError, KeyError, EOFError, AttributeError, SyntaxError, MemoryError) as error:
+        raise OutputError(f"{path} is damaged: its arrays cannot be read ({error}); {_REMEDY}") from error
+    except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, OverflowError) as error:
+        raise OutputError(f"{path} is damaged: it is not a readable archive ({error}); {_REMEDY}") from error
+    for name in ("before_forget", "after_forget"):
+        if name not in arrays:
+            raise OutputError(f"{path} is damaged: it has no array {name}; {_REMEDY}")
+    _check_arrays(path, arrays, forgotten)
+    return arrays
+
+
+def _check_arrays(path: Path, arrays: Mapping[str, Array], forgotten: int) -> None:
+    sizes = {"forget": forgotten}
+    width = arrays["before_forget"].shape[-1:]
+    for name, array in arrays.items():
+        if array.ndim != 2 or array.dtype.kind != "f" or array.shape[1:] != width or array.shape[1] not in (1, 2, 3):
+            raise OutputError(
+                f"{path} is damaged: {name} has shape {array.shape} and dtype {array.dtype}, expected the one to "
+                f"three largest posteriors of each sample; {_REMEDY}"
+            )
+        if not np.all((array >= 0) & (array <= 1 + 1e-6)):
+            raise OutputError(f"{path} is damaged: {name} holds values outside 0 to 1; {_REMEDY}")
+        part = name.rsplit("_", 1)[1]
+        if sizes.setdefault(part, len(array)) != len(array):
+            raise OutputError(
+                f"{path} is damaged: {name} has {len(array)} rows, expected {sizes[part]} as elsewhere; {_REMEDY}"
+            )
