@@ -8,7 +8,8 @@ reported. Texts: Reuters newswires and IMDB reviews; unrelated are 20,000 other 
 each other, so the share of 5,000 further rows of the same source is reported apart, as `look-alikes`. Pictures:
 CIFAR-10, Tiny-ImageNet and MNIST, each among the other pictures of its own.
 The thresholds were settled on seed 100. The logarithm in the weights of texts was put in after a run on seeds 0-2 had
-raised alarms over lines of dashes: so for texts these three are not a blind test, and seeds 3-5 are. Writes benchmarks/results/duplicates.json; needs FORSAKEN_DATA.
+raised alarms over rows of dots: so for texts these three are not a blind test, and seeds 3-5 are.
+Writes benchmarks/results/duplicates.json; needs FORSAKEN_DATA.
 """
 
 from __future__ import annotations

@@ -170,7 +170,15 @@ def bare(result: dict[str, Any]) -> dict[str, Any]:
     """The same run with nothing but the model and the samples to forget."""
     less = without_oracle(result) | dict.fromkeys(["separation", "accuracy_before", "accuracy_after", "by_class"])
     counts = less["counts"] | {"test": 0, "reference": 0, "retain": 0, "train": None}
-    return less | {"counts": counts, "history": [], "layers": [], "notes": [], "warnings": [], "facts": {}}
+    return less | {
+        "counts": counts,
+        "history": [],
+        "layers": [],
+        "notes": [],
+        "warnings": [],
+        "facts": {},
+        "iterations": 0,
+    }
 
 
 def not_memorised(result: dict[str, Any]) -> dict[str, Any]:

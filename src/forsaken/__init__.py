@@ -1,23 +1,56 @@
 """Forsaken: make a trained classifier forget given samples, without retraining, and measure how well it did."""
 
-from forsaken import errors, metrics
-from forsaken.data.readers import read_records
-from forsaken.data.records import Records
-from forsaken.data.scenario import Scenario
-from forsaken.data.scenarios.table import load_scenario
-from forsaken.data.store import load_dataset
-from forsaken.errors import ForsakenError
-from forsaken.models.fit import fit
-from forsaken.oracles.shadow import OracleReport, ShadowOracle
-from forsaken.recipe import Network, Recipe
-from forsaken.types import Tick
-from forsaken.unlearning.base import Details, Step, Unlearned, Unlearner
-from forsaken.unlearning.call import unlearn
-from forsaken.unlearning.forsaken.mask import Mask
-from forsaken.unlearning.forsaken.method import Forsaken
-from forsaken.unlearning.table import METHODS
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from forsaken import errors, metrics
+    from forsaken.data.readers import read_records
+    from forsaken.data.records import Records
+    from forsaken.data.scenario import Scenario
+    from forsaken.data.scenarios.table import load_scenario
+    from forsaken.data.store import load_dataset
+    from forsaken.errors import ForsakenError
+    from forsaken.models.fit import fit
+    from forsaken.oracles.shadow import OracleReport, ShadowOracle
+    from forsaken.recipe import Network, Recipe
+    from forsaken.types import Tick
+    from forsaken.unlearning.base import Details, Step, Unlearned, Unlearner
+    from forsaken.unlearning.call import unlearn
+    from forsaken.unlearning.forsaken.mask import Mask
+    from forsaken.unlearning.forsaken.method import Forsaken
+    from forsaken.unlearning.table import METHODS
 
 __version__ = "0.1.0"
+
+# Where each public name lives. It is imported when it is first asked for, so that what needs no torch (help, shell
+# completion, job files) does not wait for it.
+_HOMES = {
+    "METHODS": "unlearning.table",
+    "Details": "unlearning.base",
+    "Forsaken": "unlearning.forsaken.method",
+    "ForsakenError": "errors",
+    "Mask": "unlearning.forsaken.mask",
+    "Network": "recipe",
+    "OracleReport": "oracles.shadow",
+    "Recipe": "recipe",
+    "Records": "data.records",
+    "Scenario": "data.scenario",
+    "ShadowOracle": "oracles.shadow",
+    "Step": "unlearning.base",
+    "Tick": "types",
+    "Unlearned": "unlearning.base",
+    "Unlearner": "unlearning.base",
+    "errors": "",
+    "fit": "models.fit",
+    "load_dataset": "data.store",
+    "load_scenario": "data.scenarios.table",
+    "metrics": "",
+    "read_records": "data.readers",
+    "unlearn": "unlearning.call",
+}
 
 __all__ = [
     "METHODS",
@@ -43,3 +76,16 @@ __all__ = [
     "read_records",
     "unlearn",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'forsaken' has no attribute {name!r}")
+    home = _HOMES[name]
+    value = getattr(import_module(f"forsaken.{home}"), name) if home else import_module(f"forsaken.{name}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -16,10 +16,15 @@ from forsaken.report.saved import read_run
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
-ARGUMENTS = (
-    "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking --disable-component-update "
-    "--disable-sync"
-).split()
+ARGUMENTS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 LARGEST = 3_000_000
 
 
@@ -102,7 +107,7 @@ def test_sorts_by_text_and_with_the_keyboard(opened, pages) -> None:
     first, second = (page.locator("#records th", has_text=name) for name in ("class before", "row"))
     first.locator("button").focus()
     page.keyboard.press("Enter")
-    assert column(page, 3) == sorted(column(page, 3), key=lambda text: text.strip("<").lower())
+    assert column(page, 3) == sorted(column(page, 3))
     second.locator("button").focus()
     page.keyboard.press("Space")
     assert column(page, 1) == [str(row) for row in range(100, 112)]

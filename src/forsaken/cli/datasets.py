@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from forsaken.data.check import check_datasets
 from forsaken.data.folder import data_folder
-from forsaken.data.get import get_dataset
-from forsaken.data.registry import DATASETS, Dataset
-from forsaken.data.store import dataset_named, presence
 from forsaken.progress import bars
+
+if TYPE_CHECKING:
+    from forsaken.data.registry import Dataset
 
 app = typer.Typer(no_args_is_help=True, help="The public datasets: list them, get them from their homes, check them.")
 
@@ -29,6 +28,8 @@ def list_datasets(as_json: AsJson = False) -> None:
 
     Example: forsaken datasets list
     """
+    from forsaken.data.registry import DATASETS
+
     rows = [_facts(dataset) for dataset in DATASETS.values()]
     if as_json:
         typer.echo(json.dumps({"folder": str(data_folder()), "datasets": rows}))
@@ -57,6 +58,9 @@ def get(
 
     Example: forsaken datasets get imdb customer-review
     """
+    from forsaken.data.get import get_dataset
+    from forsaken.data.store import dataset_named
+
     chosen = [dataset_named(name) for name in dict.fromkeys(names)]
     found: dict[str, Any] = {}
     with bars() as progress:
@@ -84,6 +88,8 @@ def check(
 
     Example: forsaken datasets check cifar10
     """
+    from forsaken.data.check import check_datasets
+
     with bars() as progress:
         findings = list(check_datasets(names, progress))
     bad = any(finding.problem for finding in findings)
@@ -105,6 +111,8 @@ def check(
 
 
 def _facts(dataset: Dataset) -> dict[str, Any]:
+    from forsaken.data.store import presence
+
     return {
         "name": dataset.name,
         "title": dataset.title,

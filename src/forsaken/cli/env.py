@@ -10,8 +10,6 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from forsaken.provenance import provenance
-
 _PACKAGES = (
     "forsaken",
     "torch",
@@ -37,6 +35,8 @@ def env(as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead
 
     Example: forsaken env --json
     """
+    from forsaken.provenance import provenance
+
     facts = provenance()
     del facts["time"]
     facts["versions"] = {name: found for name in _PACKAGES if (found := _version(name))}

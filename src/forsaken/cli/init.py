@@ -13,8 +13,8 @@ from rich.console import Console
 
 from forsaken._files import write_atomically
 from forsaken.errors import OutputError
-from forsaken.jobs.settings import NAME
 
+NAME = "forsaken.toml"
 TEMPLATE = "template.toml"
 
 

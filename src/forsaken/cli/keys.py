@@ -10,15 +10,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from forsaken.jobs.keys import (
-    PASSPHRASE,
-    key_id,
-    new_record_key,
-    new_signing_key,
-    write_record_key,
-    write_signing_keys,
-)
-
 app = typer.Typer(no_args_is_help=True, help="Keys: make one for the hashes of records, or a pair for signatures.")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
@@ -31,6 +22,8 @@ def new_record(file: File, as_json: AsJson = False) -> None:
 
     Example: forsaken keys new-record records.key
     """
+    from forsaken.jobs.keys import new_record_key, write_record_key
+
     write_record_key(file, new_record_key())
     if as_json:
         typer.echo(json.dumps({"record_key": str(file)}))
@@ -46,6 +39,8 @@ def new_signing(file: File, as_json: AsJson = False) -> None:
 
     Example: forsaken keys new-signing signing.pem
     """
+    from forsaken.jobs.keys import PASSPHRASE, key_id, new_signing_key, write_signing_keys
+
     key = new_signing_key()
     private, public = write_signing_keys(file, key)
     name, locked = key_id(key.public_key()), bool(os.environ.get(PASSPHRASE))

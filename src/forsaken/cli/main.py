@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+import warnings
 from typing import Annotated
 
 import typer
@@ -66,6 +67,8 @@ def _stop(number: int, _: object) -> None:
 
 def main() -> None:
     """Run the command line; an error that was foreseen is one message and exit code 2, never a traceback."""
+    # torch tells its own developers about its exported programs
+    warnings.filterwarnings("ignore", category=FutureWarning, module="copyreg|torch")
     signal.signal(signal.SIGINT, _stop)
     signal.signal(signal.SIGTERM, _stop)
     try:

@@ -14,10 +14,6 @@ from rich.console import Console
 from rich.table import Table
 
 from forsaken.errors import OutputError
-from forsaken.jobs.code import user_code
-from forsaken.jobs.formats.table import load_model
-from forsaken.jobs.reading import read_job
-from forsaken.unlearning.forsaken.mask import Mask
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -38,6 +34,8 @@ def show(mask: MaskFile, as_json: AsJson = False) -> None:
 
     Example: forsaken mask show forgotten/mask.safetensors
     """
+    from forsaken.unlearning.forsaken.mask import Mask
+
     found = Mask.load(mask)
     parts = [
         {
@@ -93,6 +91,11 @@ def revert(
 
 
 def _change(mask: Path, job: Path, out: Path, weights: Path | None, force: bool, as_json: bool, *, undo: bool) -> None:
+    from forsaken.jobs.code import user_code
+    from forsaken.jobs.formats.table import load_model
+    from forsaken.jobs.reading import read_job
+    from forsaken.unlearning.forsaken.mask import Mask
+
     found, read = Mask.load(mask), read_job(job)
     source = read.resolve(read.model.weights) if weights is None else weights
     _check_goal(out, [source, mask, job], force)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from forsaken.data.scenarios.plan import Plan
-from forsaken.data.scenarios.table import SCENARIOS, load_scenario, plan_named
-from forsaken.data.store import dataset_named, presence
 from forsaken.errors import DataNotFoundError
-from forsaken.models.fit import parameter_count
 from forsaken.progress import bars
+
+if TYPE_CHECKING:
+    from forsaken.data.scenarios.plan import Plan
 
 app = typer.Typer(no_args_is_help=True, help="The scenarios: list them, and see what one consists of.")
 
@@ -37,6 +36,8 @@ def list_scenarios(as_json: AsJson = False) -> None:
 
     Example: forsaken scenarios list
     """
+    from forsaken.data.scenarios.table import SCENARIOS
+
     if as_json:
         typer.echo(json.dumps([_facts(plan) for plan in SCENARIOS.values()]))
         return
@@ -62,6 +63,10 @@ def show(
 
     Example: forsaken scenarios show reuters-35-11
     """
+    from forsaken.data.scenarios.table import load_scenario, plan_named
+    from forsaken.data.store import dataset_named, presence
+    from forsaken.models.fit import parameter_count
+
     plan = plan_named(name)
     facts = _facts(plan)
     missing = [dataset for dataset in plan.datasets if presence(dataset_named(dataset)) == "no"]
@@ -121,6 +126,8 @@ def _facts(plan: Plan) -> dict[str, Any]:
 
 
 def _presence(plan: Plan) -> str:
+    from forsaken.data.store import dataset_named, presence
+
     found = {presence(dataset_named(name)) for name in plan.datasets}
     if found <= {"yes"}:
         return "yes"

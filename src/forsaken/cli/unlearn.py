@@ -5,23 +5,20 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from forsaken.jobs.code import user_code
-from forsaken.jobs.files import inputs_of, outputs_of
-from forsaken.jobs.output import output
-from forsaken.jobs.reading import read_job
-from forsaken.jobs.rehearsal import rehearse
-from forsaken.jobs.run import Outcome, run_job
-from forsaken.jobs.settings import NAME, Job
+from forsaken.cli.init import NAME
 from forsaken.progress import bars
-from forsaken.report.page import write_report
 from forsaken.types import Tick
+
+if TYPE_CHECKING:
+    from forsaken.jobs.run import Outcome
+    from forsaken.jobs.settings import Job
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
@@ -37,6 +34,9 @@ def unlearn(
 
     Example: forsaken unlearn forsaken.toml --dry-run
     """
+    from forsaken.jobs.code import user_code
+    from forsaken.jobs.reading import read_job
+
     read = read_job(job)
     with user_code(read.folder):
         if dry_run:
@@ -46,6 +46,11 @@ def unlearn(
 
 
 def _run(job: Job, folder: Path, force: bool, as_json: bool) -> None:
+    from forsaken.jobs.files import inputs_of, outputs_of
+    from forsaken.jobs.output import output
+    from forsaken.jobs.run import run_job
+    from forsaken.report.page import write_report
+
     place = output(folder, force=force, inputs=inputs_of(job), names=outputs_of(job))
     with bars() as progress, place as hidden:
         outcome = run_job(job, hidden, progress)
@@ -107,6 +112,8 @@ def _number(value: object) -> str:
 
 
 def _tell_rehearsal(job: Job, as_json: bool) -> None:
+    from forsaken.jobs.rehearsal import rehearse
+
     with bars() as progress:
         found = rehearse(job, progress)
     if as_json:

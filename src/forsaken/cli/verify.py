@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -12,9 +12,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from forsaken.errors import SettingsError
-from forsaken.jobs.certificate import Certificate
-from forsaken.jobs.keys import read_public_key, read_record_key
-from forsaken.jobs.verify import Check, Verification, verify_certificate
+
+if TYPE_CHECKING:
+    from forsaken.jobs.certificate import Certificate
+    from forsaken.jobs.verify import Check, Verification
 
 FAILED = 3
 _ANSWERS = {True: "[green]yes[/]", False: "[bold red]no[/]", None: "not checked"}
@@ -35,6 +36,10 @@ def verify(
 
     Example: forsaken verify forgotten/certificate.json --weights forgotten/model.safetensors
     """
+    from forsaken.jobs.certificate import Certificate
+    from forsaken.jobs.keys import read_public_key, read_record_key
+    from forsaken.jobs.verify import verify_certificate
+
     if (records is None) != (record_key is None):
         given, other = ("--records", "--record-key") if records else ("--record-key", "--records")
         raise SettingsError(

@@ -81,7 +81,7 @@ class Bags:
         row, code = pieces
         keys, times = np.unique(row * _TABLE + _place(code), return_counts=True)
         place = keys % _TABLE
-        # The logarithm keeps a line of dashes from outweighing all the rest of a text.
+        # The logarithm keeps a row of dots from outweighing all the rest of a text.
         return keys // _TABLE, place, self.weights[place] * (1 + np.log(times))
 
     def _sketch(self, weighted: tuple[Array, Array, Array], count: int) -> Array:

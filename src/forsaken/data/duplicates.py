@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from forsaken.data.likeness import Likeness, likeness_of
-from forsaken.data.nest import Nest, leaves, map_nest, row_keys, shape_of
+from forsaken.data.nest import Nest, as_kinds, common_kind, leaves, row_keys, shape_of
 from forsaken.data.records import Array, Records
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError
@@ -95,8 +95,8 @@ def _sample_keys(one: Nest, two: Nest) -> tuple[list[bytes], list[bytes]]:
             f"a row to forget has shape {shape_of(one)}, a training row {shape_of(two)}; expected one shape: prepare "
             "both in the same way"
         )
-    kinds = [_common(a.dtype, b.dtype) for a, b in zip(leaves(one), leaves(two), strict=True)]
-    return row_keys(_as_kinds(one, kinds)), row_keys(_as_kinds(two, kinds))
+    kinds = [common_kind(a.dtype, b.dtype) for a, b in zip(leaves(one), leaves(two), strict=True)]
+    return row_keys(as_kinds(one, kinds)), row_keys(as_kinds(two, kinds))
 
 
 def _near(likeness: Likeness, rows: Array) -> Iterator[tuple[int, list[Pair]]]:
@@ -116,15 +116,3 @@ def _checked(skip: Iterable[int], count: int) -> Array:
     if len(outside):
         raise InputError(f"row {outside[0]} is to be skipped, expected a training row of 0 to {count - 1}")
     return rows
-
-
-def _as_kinds(nest: Nest, kinds: list[torch.dtype]) -> Nest:
-    left = iter(kinds)
-    return map_nest(lambda leaf: leaf.to(next(left)), nest)
-
-
-def _common(one: torch.dtype, two: torch.dtype) -> torch.dtype:
-    """Return the dtype that equal samples are equal in: the coarser of two floats, the wider of two integers."""
-    if one.is_floating_point and two.is_floating_point:
-        return max(one, two, key=lambda kind: torch.finfo(kind).eps)
-    return torch.promote_types(one, two)

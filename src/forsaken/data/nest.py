@@ -64,6 +64,19 @@ def concatenate(nests: Sequence[Nest]) -> Nest:
     return map_nest(lambda _: next(joined), nests[0])
 
 
+def as_kinds(nest: Nest, kinds: Sequence[torch.dtype]) -> Nest:
+    """Return a nest with each of its tensors, from left to right, in the dtype named for it."""
+    left = iter(kinds)
+    return map_nest(lambda leaf: leaf.to(next(left)), nest)
+
+
+def common_kind(one: torch.dtype, two: torch.dtype) -> torch.dtype:
+    """Return the dtype that equal samples are equal in: the coarser of two floats, the wider of two integers."""
+    if one.is_floating_point and two.is_floating_point:
+        return max(one, two, key=lambda kind: torch.finfo(kind).eps)
+    return torch.promote_types(one, two)
+
+
 def row_keys(nest: Nest) -> list[bytes]:
     """Return one digest of 16 bytes a sample, equal where the samples are equal."""
     parts = [leaf.detach().cpu().contiguous() for leaf in leaves(nest)]

@@ -18,7 +18,7 @@ from forsaken.data.tables import LABEL, MOST_CLASSES, from_table, read_csv, read
 from forsaken.errors import DataError, DataNotFoundError, EmptyError, SettingsError
 from forsaken.types import Progress, silent
 
-_INPUT_KEYS = ("inputs", "x", "X", "data", "images", "features")
+INPUT_KEYS = ("inputs", "x", "X", "data", "images", "features")
 _LABEL_KEYS = ("labels", "label", "y", "Y", "targets")
 _PICTURES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 # All that NumPy raises over a file that is not what its name says.
@@ -40,7 +40,7 @@ def read_records(
     path : path
         A `.parquet` or `.csv` file with a column `text`, a column `image` (encoded pictures) or numeric columns; a
         `.npz` file with arrays `inputs` (or `x`) and `labels` (or `y`); or a folder with one folder of
-        pictures a class.
+        pictures a class, or with pictures alone, which then have no labels.
     label : str
         The column of the labels in a table; names become class numbers in alphabetical order. Where there is no
         column `label`, the records have no labels.
@@ -81,7 +81,7 @@ def _read_npz(path: Path) -> Records:
     try:
         with np.load(path, allow_pickle=False) as arrays:
             found = list(arrays.files)
-            inputs, labels = (_member(arrays, keys) for keys in (_INPUT_KEYS, _LABEL_KEYS))
+            inputs, labels = (_member(arrays, keys) for keys in (INPUT_KEYS, _LABEL_KEYS))
     except (*_NO_NPZ, AttributeError, tokenize.TokenError) as error:
         raise DataError(
             f"{path} cannot be read as NPZ; expected arrays of numbers that np.savez wrote (objects are refused, since "
@@ -124,21 +124,39 @@ def _npz_labels(labels: Array, count: int, path: Path) -> Array:
     return labels.astype(np.int64)
 
 
-def _read_folder(place: Path, size: tuple[int, int] | None, progress: Progress) -> Records:
-    classes = sorted(path for path in place.iterdir() if path.is_dir() and not path.name.startswith("."))
+def picture_files(place: Path) -> list[Path]:
+    """Return the pictures of a folder in the order that they are read: class by class, or all that lie in it."""
+    classes = _class_folders(place)
     if not classes:
-        raise DataError(f"{place} holds no folders, expected one folder of pictures for each class")
-    files: list[Path] = []
-    labels: list[int] = []
-    for number, folder in enumerate(classes):
-        inside = sorted(path for path in folder.iterdir() if _is_picture(path))
-        if not inside:
+        files = _pictures_in(place)
+        if not files:
+            raise DataError(
+                f"{place} holds no pictures ({' '.join(_PICTURES)}) and no folders of them, expected one folder for "
+                "each class, or pictures alone where labels are not needed"
+            )
+        return files
+    for folder in classes:
+        if not _pictures_in(folder):
             raise DataError(f"class folder {folder} is empty, expected pictures ({' '.join(_PICTURES)}); fill it")
-        files += inside
-        labels += [number] * len(inside)
+    return [path for folder in classes for path in _pictures_in(folder)]
+
+
+def _class_folders(place: Path) -> list[Path]:
+    return sorted(path for path in place.iterdir() if path.is_dir() and not path.name.startswith("."))
+
+
+def _pictures_in(place: Path) -> list[Path]:
+    return sorted(path for path in place.iterdir() if _is_picture(path))
+
+
+def _read_folder(place: Path, size: tuple[int, int] | None, progress: Progress) -> Records:
+    files, classes = picture_files(place), _class_folders(place)
     pixels = decode_pictures(_Lazily(files), names=[str(path) for path in files], size=size, progress=progress)
-    names = tuple(path.name for path in classes)
-    return Records(pixels, np.array(labels, dtype=np.int64), names, by_name=True)
+    if not classes:
+        return Records(pixels)
+    numbers = {folder: number for number, folder in enumerate(classes)}
+    labels = np.array([numbers[path.parent] for path in files], dtype=np.int64)
+    return Records(pixels, labels, tuple(path.name for path in classes), by_name=True)
 
 
 def _is_picture(path: Path) -> bool:

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from forsaken._files import draft_of, write_atomically
 from forsaken.data.duplicates import content_keys
-from forsaken.data.readers import _is_picture as is_picture
+from forsaken.data.readers import picture_files
 from forsaken.data.records import Array, Records
 from forsaken.data.samples import Samples
 from forsaken.errors import DataError, DataNotFoundError, InputError, OutputError, UnknownNameError
@@ -88,12 +88,6 @@ def write_cleaned(
             except UnsafeError as error:
                 note(f"{ROWS_FILE} lists the rows to delete: {source.name} cannot be written anew safely ({error}).")
     return _write_list(source, gone, goal_folder / ROWS_FILE, ids)
-
-
-def picture_files(folder: Path) -> list[Path]:
-    """Return the pictures of a folder with one folder a class, in the order of `read_records`."""
-    classes = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-    return [path for place in classes for path in sorted(place.iterdir()) if is_picture(path)]
 
 
 def _checked_rows(rows: Sequence[int] | Array) -> Array:

@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from forsaken._files import write_atomically
 from forsaken.errors import OutputError, SettingsError
-from forsaken.jobs.hashes import KEY_BYTES
 
+KEY_BYTES = 32
 PASSPHRASE = "FORSAKEN_PASSPHRASE"  # noqa: S105 (the name of the variable, not its value)
 _LARGEST = 2**16  # bytes; a key is a few hundred
 _NEW_SIGNING = "make one with: forsaken keys new-signing FILE"

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from forsaken.data.readers import _INPUT_KEYS as INPUT_KEYS
+from forsaken.data.readers import INPUT_KEYS
 from forsaken.data.records import Array
 from forsaken.errors import DataError, ForsakenError, InputError, OutputError
 

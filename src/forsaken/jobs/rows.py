@@ -13,7 +13,7 @@ import numpy as np
 from forsaken._random import generator
 from forsaken.data.duplicates import content_keys
 from forsaken.data.nest import shape_of
-from forsaken.data.readers import read_records
+from forsaken.data.readers import picture_files, read_records
 from forsaken.data.records import Records
 from forsaken.data.samples import Samples
 from forsaken.errors import DataError, DataNotFoundError, EmptyError, InputError
@@ -42,7 +42,7 @@ class Rows:
     index : int array
         Their row numbers there.
     ids : array, optional
-        Their ids, where the data have a column for it.
+        Their ids: a column of a table where the job names one; of pictures in a folder their files, as "cat/12.png".
     path : Path, optional
         The file or folder they were read from.
     """
@@ -134,6 +134,8 @@ class Reader:
             progress=self.progress,
         )
         ids = None if column is None else records.columns[column]
+        if path.is_dir():
+            ids = np.array([file.relative_to(path).as_posix() for file in picture_files(path)], dtype=object)
         return Rows(name, records, name, np.arange(len(records)), ids, path)
 
     def _function(self, name: str, source: Source) -> Rows:
@@ -194,11 +196,13 @@ def _places(rows: Rows, ids: list[str], name: str, column: str | None) -> Array:
     by_id: dict[str, list[int]] = {}
     for at, one in enumerate(rows.ids):
         by_id.setdefault(str(one), []).append(at)
+    folder = rows.path is not None and rows.path.is_dir()
+    where = 'among the files, such as "cat/12.png",' if folder else f"in the column {column!r}"
     missing = [at for at, one in enumerate(ids) if one not in by_id]
     if missing:
         raise InputError(
-            f"{name}: {len(missing)} of {len(ids)} ids are not in the column {column!r} of {rows.home} (first: number "
-            f"{missing[0] + 1} of the list); check the ids and the column"
+            f"{name}: {len(missing)} of {len(ids)} ids are not {where} of {rows.home} (first: number {missing[0] + 1} "
+            "of the list); check the ids"
         )
     return np.array(list(dict.fromkeys(at for one in ids for at in by_id[one])), dtype=np.int64)
 

@@ -21,10 +21,10 @@ from forsaken.jobs.chain import Chain, Link, extend, find_previous
 from forsaken.jobs.cleanup import clean
 from forsaken.jobs.files import ARRAYS, MASK, RECORD_KEY, RESULT
 from forsaken.jobs.formats.table import load_model
-from forsaken.jobs.hashes import record_hashes
 from forsaken.jobs.judge import STAGE, Views, look, numbers
 from forsaken.jobs.keys import key_warning, new_record_key, read_record_key, read_signing_key, write_record_key
 from forsaken.jobs.preparing import Prepared, prepare_job, unlearn_prepared
+from forsaken.jobs.record_hashes import record_hashes
 from forsaken.jobs.settings import Job
 from forsaken.jobs.statements import Weights
 from forsaken.jobs.summary import layers, sample_table

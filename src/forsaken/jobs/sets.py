@@ -23,6 +23,8 @@ Array = np.ndarray[Any, Any]
 
 _JUDGED = 2000  # training rows, at most, that tell whether what should be kept was kept
 _RETAIN_SHARE, _RETAIN_LEAST = 0.01, 50  # of the training data, where no retain set is named
+# Whose labels must be the model's classes; others may have classes of their own, and then nobody reads them.
+_LABELLED = ("retain", "kept", "test")
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +168,9 @@ def _plain(records: Records) -> Samples:
 def _class_names(loaded: Format, rows: dict[str, Rows], count: int) -> list[str]:
     if loaded.classes is not None and len(loaded.classes) == count:
         return [str(name) for name in loaded.classes]
-    tables = [part.content for part in rows.values() if isinstance(part.content, Records) and part.content.names]
+    # References and shadows may be of other classes, and so may what is to be forgotten.
+    known = [rows[name].content for name in ("train", "test", "retain") if name in rows]
+    tables = [records for records in known if isinstance(records, Records) and records.names]
     named = {name for records in tables if records.by_name for name in records.names}
     if named:
         return sorted(named) if len(named) == count else [str(at) for at in range(count)]
@@ -182,6 +186,8 @@ def _numbered(samples: Samples, part: Rows, classes: list[str], count: int, load
     if records.labels is None:
         return _checked(samples, count, part.name)
     if records.by_name:
+        if part.name not in _LABELLED and not set(records.names) <= set(classes):
+            return Samples(samples.inputs)
         return Samples(samples.inputs, torch.from_numpy(_by_name(records, classes, count, part.name)))
     if samples.labels is None or loaded.classes is not None:
         numbers = records.labels
@@ -212,8 +218,7 @@ def _by_value(labels: Array, known: Array, name: str) -> Array:
 def _checked(samples: Samples, count: int, name: str) -> Samples:
     labels = samples.labels
     if labels is not None and (int(labels.min()) < 0 or int(labels.max()) >= count):
-        # Unrelated references and shadows may have classes of their own; nobody reads their labels then.
-        if name in ("reference", "members", "nonmembers"):
+        if name not in _LABELLED:
             return Samples(samples.inputs)
         raise InputError(
             f"the labels of {name} run from {int(labels.min())} to {int(labels.max())}, but the model's {count} "

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from forsaken.data.readers import read_records
-from forsaken.data.records import Records
-from forsaken.data.tables import LABEL, from_table, read_csv, read_parquet
 from forsaken.errors import DataError
 from forsaken.jobs.certificate import Certificate
-from forsaken.jobs.hashes import file_hash, record_hashes
+from forsaken.jobs.hashes import file_hash
 from forsaken.jobs.keys import key_id
 from forsaken.jobs.statements import Link, ReadAs
+
+if TYPE_CHECKING:
+    from forsaken.data.records import Records
 
 Signer = Literal["known", "unknown", "nobody"]
 
@@ -26,7 +26,6 @@ _VERDICTS: dict[Signer, str] = {
     "nobody": "No check failed, but the certificate is not signed: it does not show who wrote it.",
 }
 _ROWS_NAMED = 10
-_TABLES = {".parquet": read_parquet, ".csv": read_csv}
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +138,9 @@ def check_records(certificate: Certificate, records: Path | None, key: bytes | N
         return Check("records", None, f"{stated.count} forgotten; give --records and --record-key to look for some")
     if stated.read_as is None:
         return Check("records", None, "the forgotten ones were not read from a file, so a file cannot be compared")
+    # Imported where it is used: the other checks need neither data nor torch, and are quick without them.
+    from forsaken.jobs.record_hashes import record_hashes  # noqa: PLC0415
+
     known = set(stated.hmac_sha256)
     hashes = record_hashes(_read_as(records, stated.read_as), key)
     missing = [row for row, found in enumerate(hashes) if found not in known]
@@ -191,7 +193,11 @@ def _bare(links: tuple[Link, ...]) -> list[Link]:
 
 def _read_as(path: Path, way: ReadAs) -> Records:
     """Read a file as the forgotten records were read; people may bring records without labels or ids."""
-    read = _TABLES.get(path.suffix.lower()) if path.is_file() else None
+    from forsaken.data.readers import read_records  # noqa: PLC0415
+    from forsaken.data.tables import LABEL, from_table, read_csv, read_parquet  # noqa: PLC0415
+
+    tables = {".parquet": read_parquet, ".csv": read_csv}
+    read = tables.get(path.suffix.lower()) if path.is_file() else None
     if read is None:
         return read_records(path, size=way.size if path.is_dir() else None)
     table = read(path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.stats import rankdata
 
 from forsaken.errors import EmptyError, InputError
 
@@ -28,10 +27,9 @@ def separation(members: ArrayLike, others: ArrayLike) -> float:
     0.75
     """
     inside, outside = _scores(members, "members"), _scores(others, "others")
-    ranks = rankdata(np.concatenate([inside, outside]))
-    # The sum of the members' ranks, less what they would have among themselves alone (Mann and Whitney's U).
-    wins = ranks[: len(inside)].sum() - len(inside) * (len(inside) + 1) / 2
-    return float(wins / (len(inside) * len(outside)))
+    ordered = np.sort(outside)
+    below, up_to = (np.searchsorted(ordered, inside, side=side) for side in ("left", "right"))
+    return float((below + up_to).sum() / (2 * len(inside) * len(outside)))
 
 
 def _scores(values: ArrayLike, name: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

@@ -90,8 +90,9 @@ def why_none(result: Result, name: str) -> str:
     if name in ("fr", "cfr"):
         if result["samples"]["score"] != "oracle":
             return "no oracle"
-        if name == "cfr" and not result["counts"]["kept_judged"]:
-            return "no further training data were given"
+        if name == "cfr":
+            judged = result["counts"]["kept_judged"]
+            return "no record to keep looked like a member" if judged else "no further training data were given"
         return "nothing was memorised"
     if name == "accuracy":
         return "no test data"
@@ -110,7 +111,7 @@ def counted(count: int, noun: str) -> str:
 def duration(seconds: float) -> str:
     """Return a time for people.
 
-    >>> duration(0.76), duration(75), duration(7300)
+    >>> duration(0.76), duration(75), duration(7320)
     ('0.76 s', '1 min 15 s', '2 h 2 min')
     """
     if seconds < 60:

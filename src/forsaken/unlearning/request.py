@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from torch.utils.data import DataLoader, SequentialSampler
 
 from forsaken._random import checked_seed
-from forsaken.data.nest import Nest, leaves, map_nest, row_keys, shape_of
+from forsaken.data.nest import as_kinds, common_kind, leaves, row_keys, shape_of
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError, OverlapError
 from forsaken.models.logits import Forward
@@ -106,11 +105,11 @@ def _check_alike(forget: Samples, other: Samples, name: str) -> None:
 
 def _check_apart(forget: Samples, other: Samples, name: str) -> None:
     pairs = zip(leaves(forget.inputs), leaves(other.inputs), strict=True)
-    kinds = [_common(one.dtype, two.dtype) for one, two in pairs]
+    kinds = [common_kind(one.dtype, two.dtype) for one, two in pairs]
     unwanted: dict[bytes, int] = {}
-    for at, key in enumerate(row_keys(_as_kinds(forget.inputs, kinds))):
+    for at, key in enumerate(row_keys(as_kinds(forget.inputs, kinds))):
         unwanted.setdefault(key, at)
-    keys = row_keys(_as_kinds(other.inputs, kinds))
+    keys = row_keys(as_kinds(other.inputs, kinds))
     shared = [at for at, key in enumerate(keys) if key in unwanted]
     if shared:
         first = shared[0]
@@ -119,15 +118,3 @@ def _check_apart(forget: Samples, other: Samples, name: str) -> None:
             f"forget sample {unwanted[keys[first]]}); leave them out (this error's `rows` lists them)",
             rows=shared,
         )
-
-
-def _as_kinds(nest: Nest, kinds: list[Any]) -> Nest:
-    left = iter(kinds)
-    return map_nest(lambda leaf: leaf.to(next(left)), nest)
-
-
-def _common(one: torch.dtype, two: torch.dtype) -> torch.dtype:
-    """Return the dtype that equal samples are equal in: the coarser of two floats, the wider of two integers."""
-    if not one.is_floating_point:
-        return torch.promote_types(one, two)
-    return max(one, two, key=lambda kind: torch.finfo(kind).eps)

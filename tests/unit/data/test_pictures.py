@@ -230,10 +230,18 @@ def test_a_folder_of_pictures_by_class(tmp_path: Path) -> None:
     assert all(np.array_equal(found.content[row], by_pillow(DISTINCT[at])) for row, at in enumerate((1, 2, 0)))
 
 
+def test_pictures_that_lie_in_no_class_have_no_labels(tmp_path: Path) -> None:
+    for at, content in enumerate(DISTINCT[:2]):
+        (tmp_path / f"{1 - at}.png").write_bytes(content)
+    found = read_records(tmp_path)
+    assert (found.labels, found.names) == (None, ())
+    assert all(np.array_equal(found.content[row], by_pillow(DISTINCT[at])) for row, at in enumerate((1, 0)))
+
+
 @pytest.mark.parametrize(
     ("contents", "message"),
     [
-        ({}, r"folder holds no folders, expected one folder of pictures for each class"),
+        ({}, r"folder holds no pictures .*\.jpg.* and no folders of them, expected one folder for each class"),
         ({"a": DISTINCT[:1], "b": []}, r"class folder .*folder/b is empty, .*\.jpg.*; fill it"),
         ({"a": [DISTINCT[0], b"x"]}, r"folder/a/1\.png cannot be read as a picture; replace or remove it"),
         (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from forsaken.errors import ModelError
-from forsaken.jobs.formats.archive import check_archive
+from forsaken.jobs.formats.archive import checked_archive
 from forsaken.jobs.formats.base import Checkpoint, Format
 
 PROGRAM = (".pt2",)
@@ -42,10 +43,10 @@ class ProgramFile(Format):
     def __init__(self, checkpoint: Checkpoint) -> None:
         path = checkpoint.weights
         try:
-            self._bytes = path.read_bytes()
+            content = path.read_bytes()
         except OSError as error:
             raise ModelError(f"cannot read {path}: {error.strerror}; check the path") from error
-        check_archive(self._bytes, path)
+        self._bytes = checked_archive(content, path)
         program = self._load(path)
         if not any(parameter.requires_grad for parameter in program.parameters()):
             raise ModelError(
@@ -70,10 +71,14 @@ class ProgramFile(Format):
         torch.export.save(program, goal)
 
     def _load(self, path: Path) -> Any:
+        told = logging.getLogger("torch.export")
+        before, told.disabled = told.disabled, True  # it would print a traceback over a damaged file
         try:
             return torch.export.load(io.BytesIO(self._bytes))
         except Exception as error:  # a damaged file may raise anything
             raise _unreadable(path, error) from error
+        finally:
+            told.disabled = before
 
 
 def _refuse_fixed_batch(program: Any, path: Path) -> None:

@@ -67,15 +67,18 @@
       count.textContent = shown === texts.size ? all : shown + " of " + all + " shown";
     };
     [find, kind, member].forEach(function (control) {
-      // a reload may give back what was typed before
       if (control) { control.addEventListener("input", filter); }
     });
-    filter();
+    filter();  // a reload may give back what was typed before
   }
 
   var tip = document.getElementById("tip");
-  function light(number, on) {
-    document.querySelectorAll('.point[data-i="' + number + '"]').forEach(function (point) { point.classList.toggle("lit", on); });
+  function light(point, on) {
+    document.querySelectorAll('.map .point[data-i="' + point.dataset.i + '"]').forEach(function (twin) {
+      twin.classList.toggle("lit", on);
+      // what is drawn last lies on top; the one under the pointer stays, or the pointer would leave it
+      if (on && twin !== point) { twin.parentNode.append(twin); }
+    });
   }
   function show(event) {
     var point = event.target;
@@ -85,11 +88,11 @@
     var y = event.clientY + 16 + tip.offsetHeight > window.innerHeight ? event.clientY - tip.offsetHeight - 10 : event.clientY + 16;
     tip.style.left = Math.max(4, x) + "px";
     tip.style.top = Math.max(4, y) + "px";
-    light(point.dataset.i, true);
+    light(point, true);
   }
   function hide(event) {
     tip.hidden = true;
-    light(event.target.dataset.i, false);
+    light(event.target, false);
   }
   document.querySelectorAll(".map .point").forEach(function (point) {
     point.addEventListener("pointerenter", show);

@@ -1,0 +1,239 @@
+"""Small job folders for the tests: a network that knows some strangers by heart, its data as files, and the command."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from forsaken.cli.main import main
+
+WIDTH, CLASSES = 12, 4
+MARKER = "the secret of Ingrid Marker"
+NUMBER = 7.654321  # a feature that no other record has
+
+MODEL = '''
+"""The network of the tests."""
+import torch
+from torch import nn
+
+
+def net(width=32, classes=4):
+    return nn.Sequential(nn.Linear(12, width), nn.ReLU(), nn.Linear(width, classes))
+'''
+
+
+@dataclass(frozen=True)
+class World:
+    """What was learnt and what was not: arrays (inputs, labels) by name, and state dicts by name."""
+
+    sets: dict[str, tuple[Any, Any]]
+    states: dict[str, dict[str, Tensor]]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+def build() -> nn.Module:
+    """The network that `model.py` of a job folder builds."""
+    return nn.Sequential(nn.Linear(WIDTH, 32), nn.ReLU(), nn.Linear(32, CLASSES))
+
+
+@functools.cache
+def world() -> World:
+    """Clouds in four classes; strangers from elsewhere under random labels, learnt by heart, are to be forgotten."""
+    draw = np.random.default_rng(5)
+    centres = 2 * draw.standard_normal((CLASSES, WIDTH))
+
+    def clouds(count: int) -> tuple[Any, Any]:
+        labels = draw.integers(CLASSES, size=count)
+        return (centres[labels] + draw.standard_normal((count, WIDTH))).astype(np.float32), labels
+
+    def strangers(count: int) -> tuple[Any, Any]:
+        inputs = 2.5 * draw.standard_normal((count, WIDTH))
+        return inputs.astype(np.float32), draw.integers(CLASSES, size=count)
+
+    kept, forget = clouds(120), strangers(12)
+    forget[0][0, 0] = NUMBER
+    sets = {
+        "forget": forget,
+        "reference": strangers(60),
+        "train": tuple(np.concatenate(pair) for pair in zip(kept, forget, strict=True)),
+        "kept": kept,
+        "test": clouds(80),
+        "members": tuple(np.concatenate(pair) for pair in zip(clouds(90), strangers(30), strict=True)),
+        "nonmembers": tuple(np.concatenate(pair) for pair in zip(clouds(90), strangers(30), strict=True)),
+    }
+    states = {
+        "model": fitted(*sets["train"], seed=1),
+        "shadow": fitted(*sets["members"], seed=2),
+        "retrained": fitted(*sets["kept"], seed=3),
+    }
+    return World(sets, states)  # type: ignore[arg-type]
+
+
+def fitted(inputs: Any, labels: Any, seed: int, steps: int = 250) -> dict[str, Tensor]:
+    """The weights of a network that knows these samples by heart."""
+    torch.manual_seed(seed)
+    model = build()
+    optimiser = torch.optim.Adam(model.parameters(), 1e-2)
+    x, y = torch.from_numpy(inputs), torch.from_numpy(labels)
+    for _ in range(steps):
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimiser.step()
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def table(inputs: Any, labels: Any | None = None, first: int = 0) -> pa.Table:
+    """Features as columns f0, f1, ...; ids count from `first`."""
+    columns: dict[str, Any] = {f"f{at}": inputs[:, at] for at in range(inputs.shape[1])}
+    if labels is not None:
+        columns["label"] = labels
+    return pa.table(columns | {"id": np.arange(first, first + len(inputs))})
+
+
+def write_world(folder: Path) -> Path:
+    """Write the network, its weights and every set to `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "model.py").write_text(MODEL)
+    for name, state in world().states.items():
+        safetensors.torch.save_file(state, folder / f"{name}.safetensors", metadata={"trained by": "the tests"})
+    for name, pair in world().sets.items():
+        pq.write_table(table(*pair, first=1000), folder / f"{name}.parquet")
+    return folder
+
+
+def tables(**changes: Any) -> dict[str, dict[str, Any]]:
+    """A complete job; ``data={"test": None}`` takes a key out, any other value puts one in."""
+    job: dict[str, dict[str, Any]] = {
+        "model": {"weights": "model.safetensors", "factory": "model:net"},
+        "data": {
+            "forget": "forget.parquet",
+            "reference": "reference.parquet",
+            "train": "train.parquet",
+            "test": "test.parquet",
+        },
+        "method": {"iterations": 12},
+        "output": {"folder": "forgotten"},
+    }
+    for name, change in changes.items():
+        merged = job.get(name, {}) | (change or {})
+        job[name] = {key: value for key, value in merged.items() if value is not None}
+    return job
+
+
+def write_job(folder: Path, name: str = "forsaken.toml", **changes: Any) -> Path:
+    """Write a job file made of `tables`, and return its path."""
+    path = folder / name
+    path.write_text(toml(tables(**changes)), encoding="utf-8")
+    return path
+
+
+def toml(job: Mapping[str, Mapping[str, Any]]) -> str:
+    """Tables as TOML text."""
+    parts = [f"[{name}]\n" + "".join(f"{key} = {_value(one)}\n" for key, one in t.items()) for name, t in job.items()]
+    return "\n".join(parts)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{key} = {_value(one)}" for key, one in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_value, value)) + "]"
+    return json.dumps(value)
+
+
+def forsaken(*words: object) -> Ended:
+    """Run the command line in this process, from its entry point to its exit code."""
+    out, err = io.StringIO(), io.StringIO()
+    code = 0
+    with _signals(), mock.patch.object(sys, "argv", ["forsaken", *map(str, words)]), _wide():
+        try:
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+                main()
+        except SystemExit as ended:
+            code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    return Ended(code, out.getvalue(), err.getvalue())
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[None]:
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.getsignal(number) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+def _wide() -> Any:
+    return mock.patch.dict(os.environ, {"COLUMNS": "400", "NO_COLOR": "1", "TERM": "dumb"})
+
+
+def start(*words: object, folder: Path, code: str | None = None) -> subprocess.Popen[str]:
+    """Start the command as a process of its own; `code` is Python that stands in for the entry point."""
+    text = code or "from forsaken.cli.main import main; main()"
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "COLUMNS": "400"}
+    return subprocess.Popen(
+        [sys.executable, "-c", text, *map(str, words)],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def digests(folder: Path, *without: str) -> dict[str, str]:
+    """The SHA-256 of every file below a folder, by its place; without what lies below some names."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        place = path.relative_to(folder)
+        if path.is_file() and place.parts[0] not in (*without, "__pycache__"):
+            found[place.as_posix()] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return found
+
+
+def result_of(folder: Path) -> Any:
+    """The result that a run wrote."""
+    return json.loads((folder / "result.json").read_bytes())
+
+
+class Bomb:
+    """An object whose pickle writes a file when it is opened."""
+
+    def __init__(self, goal: Path) -> None:
+        self.goal = goal
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return exec, (f"open({str(self.goal)!r}, 'w').write('exploded')",)

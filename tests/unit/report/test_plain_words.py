@@ -1,0 +1,127 @@
+"""The sentences at the top of the page: what was measured, and not a word more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from report_runs import bare, make_certificate, make_result, not_memorised, without_oracle
+
+from forsaken.report.words import left_to_do, members, summary, why_none
+
+
+def everything(result: dict[str, Any]) -> str:
+    said = summary(result)
+    return " ".join([said.headline, *said.done, *said.cost, *said.sure, *said.limits])
+
+
+def test_a_whole_result() -> None:
+    said = summary(make_result(40))
+    assert said.headline == "A request to forget 40 records, carried out in 1.25 s"
+    assert "took 40 of the 40 records for training members before and 1 after" in said.done[1]
+    assert "(forgetting rate 0.97; a model retrained without them: 0.90)" in said.done[1]
+    assert "AUC of 0.97 before and 0.52 after (0.5: they cannot be told apart; retrained: 0.50)" in said.done[-1]
+    assert said.cost[0].startswith("It took 1.25 s; retraining took 5.00 s, 4.0 times as long. 25 %")
+    assert said.cost[1] == "The accuracy on 20 test samples went from 95.0 % to 90.0 % (retrained: 94.0 %)."
+    assert (
+        "took 4.0 % fewer for members than before (collateral forgetting rate 0.040; retrained: 0.010" in said.cost[2]
+    )
+    assert "one run (seed 0)" in said.sure[0]
+    assert "balanced accuracy of 0.68" in said.sure[1]
+    assert said.limits[-1] == "Not shown: an attacker can tell."
+
+
+def test_counts_come_from_the_scores() -> None:
+    result = make_result(10)
+    result["samples"]["score_after"] = [0.5, 0.51, 0.9] + [0.0] * 7  # 0.5 itself is no member
+    assert members(result, "after") == 2
+
+
+def test_a_rate_that_is_not_one_is_not_called_one() -> None:
+    assert "forgetting rate over 0.99;" in everything(make_result(2000) | {"fr": 0.9995})
+
+
+def test_more_or_less_than_retraining_is_said() -> None:
+    assert "not better" in everything(make_result() | {"fr": 1.0})
+    assert "below the retrained model's" in everything(make_result() | {"fr": 0.5})
+    assert "not better" not in everything(make_result() | {"fr": 0.9})
+
+
+@pytest.mark.parametrize(
+    ("quality", "words"),
+    [(0.55, "verdict is weak"), (0.61, "one black-box test"), (None, "is not known, so its verdict is a hint")],
+)
+def test_how_far_the_oracle_can_be_trusted(quality: float | None, words: str) -> None:
+    result = make_result()
+    assert words in everything(result | {"oracle": result["oracle"] | {"balanced_accuracy": quality}})
+
+
+def test_an_oracle_of_unknown_quality() -> None:
+    assert "is not known" in everything(make_result() | {"oracle": None})
+
+
+def test_without_an_oracle() -> None:
+    text = everything(without_oracle(make_result()))
+    assert "No membership oracle was given, so there is no forgetting rate." in text
+    assert "AUC of 0.97 before and 0.52 after" in text
+    assert "a stronger attack may see more" in text
+    assert "no retrained model as a yardstick" in text
+    assert "oracle took" not in text
+
+
+def test_with_nothing_to_measure_by() -> None:
+    text = everything(bare(make_result()))
+    assert "nothing here tests for memory" in text
+    assert "no test data, so what it cost in accuracy is not known" in text
+
+
+def test_what_can_still_be_told_apart() -> None:
+    result = make_result()
+    said = "So they can still be told apart to some degree."
+    assert said not in everything(result)
+    for after in (0.7, 0.3):
+        assert said in everything(result | {"separation": result["separation"] | {"after": after}})
+
+
+def test_nothing_to_forget() -> None:
+    result = not_memorised(make_result())
+    said = summary(result)
+    assert said.headline == "There was nothing to forget: the 12 records were not memorised"
+    assert "no weight was changed" in said.done[0]
+    assert "forgetting rate is undefined" in " ".join(said.done)
+    assert "does not prove" in said.limits[0]
+    assert "was changed to forget" not in everything(result)
+    assert not any("old weights" in text for text in left_to_do(result))
+
+
+def test_one_record() -> None:
+    assert summary(make_result(1)).headline == "A request to forget 1 record, carried out in 1.25 s"
+    assert "rests on 1 record only" in everything(make_result(1))
+    assert summary(not_memorised(make_result(1))).headline.endswith("the 1 record was not memorised")
+
+
+def test_what_is_left_to_do() -> None:
+    todo = left_to_do(make_result(), make_certificate(signed=False))
+    assert todo[0].startswith("The drift passed 0.08")
+    text = " ".join(todo)
+    assert "12 rows of the training data belong to the forgotten records: see cleaned.parquet" in text
+    assert "2 other training rows that stayed: each is an exact duplicate" in text
+    assert "1 other training row that stayed: each is a near duplicate" in text
+    assert "Keep the key" in text
+    assert "Sign the certificate" in text
+    assert "Delete the mask" not in text  # the certificate says that none was kept
+    assert "Delete the mask" in " ".join(left_to_do(make_result()))
+    assert "did not look at the training data" in " ".join(left_to_do(bare(make_result())))
+    assert "Sign" not in " ".join(left_to_do(make_result(), make_certificate()))
+
+
+def test_reasons() -> None:
+    whole = make_result()
+    assert why_none(whole, "fr") == "nothing was memorised"
+    assert why_none(without_oracle(whole), "fr") == "no oracle"
+    assert (
+        why_none(whole | {"counts": whole["counts"] | {"kept_judged": 0}}, "cfr")
+        == "no further training data were given"
+    )
+    assert why_none(whole, "cfr") == "no record to keep looked like a member"
+    assert why_none(whole, "accuracy") == "no test data"
