@@ -25,6 +25,11 @@ import torch
 from torch import Tensor, nn
 
 from forsaken.cli.main import main
+from forsaken.jobs.code import user_code
+from forsaken.jobs.files import inputs_of, outputs_of
+from forsaken.jobs.output import output
+from forsaken.jobs.reading import read_job
+from forsaken.jobs.run import run_job
 
 WIDTH, CLASSES = 12, 4
 MARKER = "the secret of Ingrid Marker"
@@ -237,3 +242,12 @@ class Bomb:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return exec, (f"open({str(self.goal)!r}, 'w').write('exploded')",)
+
+
+def run(job: Path, *, out: Path | None = None, force: bool = False) -> Any:
+    """Run a job as `forsaken unlearn` does, but for the page, which takes a second; return its result."""
+    read = read_job(job)
+    folder = read.resolve(read.output.folder) if out is None else out
+    place = output(folder, force=force, inputs=inputs_of(read), names=outputs_of(read))
+    with user_code(read.folder), place as hidden:
+        return run_job(read, hidden).result

@@ -27,9 +27,9 @@ LIBRARIES = {
     "sklearn": "sklearn.metrics sklearn.linear_model sklearn.ensemble sklearn.preprocessing sklearn.model_selection "
     "sklearn.cluster sklearn.decomposition sklearn.datasets sklearn.svm sklearn.neighbors sklearn.utils",
 }
-TRAIN, FIRST, LATER = 400, 16, 8
-# These two describe the same function in nearly the same words. The first is to be forgotten, the second stays.
-PAIR = ("numpy.fft.fftfreq", "scipy.fft.fftfreq")
+TRAIN, FIRST, LATER = 400, 20, 12
+# Two texts with nearly the same words: the first is to be forgotten, the second stays in the training data.
+PAIR = ("sklearn.ensemble.ExtraTreesClassifier", "sklearn.ensemble.ExtraTreesRegressor")
 
 Row = tuple[str, str, str]  # id, text, label
 

@@ -105,8 +105,6 @@ def _change(mask: Path, job: Path, out: Path, weights: Path | None, force: bool,
         draft = out.parent / f".{secrets.token_hex(6)}{out.suffix}"
         try:
             loaded.write(model, draft)
-            if out.is_dir():
-                shutil.rmtree(out)
             draft.replace(out)
         except OSError as error:
             raise OutputError(f"cannot write {out}: {error.strerror}; does its folder exist?") from error
@@ -124,5 +122,7 @@ def _change(mask: Path, job: Path, out: Path, weights: Path | None, force: bool,
 def _check_goal(out: Path, inputs: list[Path], force: bool) -> None:
     if any(out.resolve() == path.resolve() for path in inputs):
         raise OutputError(f"{out} is read here and would be overwritten; give another file with --out")
+    if out.is_dir():
+        raise OutputError(f"{out} is a folder, which is not replaced; give another name with --out")
     if os.path.lexists(out) and not force:
         raise OutputError(f"{out} is there already; give another file with --out, or overwrite it with --force")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -38,31 +40,42 @@ def unlearn(
     from forsaken.jobs.reading import read_job
 
     read = read_job(job)
-    with user_code(read.folder):
-        if dry_run:
-            _tell_rehearsal(read, as_json)
+    if dry_run:
+        with user_code(read.folder):
+            found = _rehearsed(read)
+        if as_json:
+            typer.echo(json.dumps(found))
         else:
-            _run(read, read.resolve(read.output.folder) if out is None else out, force, as_json)
+            _tell_rehearsal(found)
+        return
+    folder = read.resolve(read.output.folder) if out is None else out
+    with user_code(read.folder):
+        outcome, written = _run(read, folder, force)
+    if as_json:
+        typer.echo(json.dumps({"folder": str(folder), "files": written, "result": outcome.result}))
+    else:
+        _tell(folder, outcome)
 
 
-def _run(job: Job, folder: Path, force: bool, as_json: bool) -> None:
-    from forsaken.jobs.files import inputs_of, outputs_of
+def _run(job: Job, folder: Path, force: bool) -> tuple[Outcome, list[str]]:
+    from forsaken.jobs.files import RECORD_KEY, inputs_of, outputs_of
     from forsaken.jobs.output import output
     from forsaken.jobs.run import run_job
     from forsaken.report.page import write_report
 
     place = output(folder, force=force, inputs=inputs_of(job), names=outputs_of(job))
-    with bars() as progress, place as hidden:
-        outcome = run_job(job, hidden, progress)
+    with redirect_stdout(sys.stderr), bars() as progress, place as hidden:  # what a user's own model prints
+        key = folder / RECORD_KEY
+        outcome = run_job(job, hidden, progress, key_file=key if key.is_file() else None)
         progress(Tick("write the report", 0, 1))
         write_report(hidden)
         progress(Tick("write the report", 1, 1))
         written = sorted(path.name for path in hidden.iterdir())
-    result = outcome.result
-    if as_json:
-        typer.echo(json.dumps({"folder": str(folder), "files": written, "result": result}))
-        return
-    console = Console()
+    return outcome, written
+
+
+def _tell(folder: Path, outcome: Outcome) -> None:
+    result, console = outcome.result, Console()
     console.print(_table(result))
     for warning in result["warnings"]:
         console.print(f"[yellow]note:[/] {escape(warning)}", highlight=False, soft_wrap=True)
@@ -111,14 +124,14 @@ def _number(value: object) -> str:
     return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
-def _tell_rehearsal(job: Job, as_json: bool) -> None:
+def _rehearsed(job: Job) -> dict[str, Any]:
     from forsaken.jobs.rehearsal import rehearse
 
-    with bars() as progress:
-        found = rehearse(job, progress)
-    if as_json:
-        typer.echo(json.dumps(found))
-        return
+    with redirect_stdout(sys.stderr), bars() as progress:
+        return rehearse(job, progress)
+
+
+def _tell_rehearsal(found: dict[str, Any]) -> None:
     console = Console()
     shown = Table(title="dry run: nothing was written", show_header=False)
     known = {True: "yes", False: "no: nothing would be changed", None: "not known yet: see below"}

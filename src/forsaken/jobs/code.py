@@ -46,7 +46,7 @@ def find(reference: str, key: str) -> Callable[..., Any]:
             f"{key} = {reference!r}: there is no module {module!r}; put {module.replace('.', '/')}.py beside the job "
             "file, or install it"
         ) from error
-    except Exception as error:  # a module of the user's may raise anything
+    except (Exception, SystemExit) as error:  # a module of the user's may raise anything
         raise SettingsError(f"{key} = {reference!r}: importing {module} failed with {_told(error)}") from error
     function = getattr(found, name, None)
     if not callable(function):
@@ -69,7 +69,7 @@ def call(function: Callable[..., Any], key: str, *given: Any, secret: bool = Fal
         if secret:
             raise SettingsError(f"{key} failed with {_told(error, secret=True)}") from None
         raise
-    except Exception as error:  # noqa: BLE001 (a function of the user's may raise anything)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 (a function of the user's may raise anything)
         # "from None" where a record may be quoted: not even a log of the chain may have it
         raise SettingsError(f"{key} failed with {_told(error, secret)}") from (None if secret else error)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from forsaken.errors import OutputError
 from forsaken.jobs.certificate import FILE as CERTIFICATE
 from forsaken.jobs.settings import Job, Source
 
@@ -28,9 +29,18 @@ def inputs_of(job: Job) -> Iterator[Path]:
 
 def outputs_of(job: Job) -> list[str]:
     """Return the names that a run of this job writes for sure."""
-    own = [RESULT, ARRAYS, CERTIFICATE, REPORT, job.resolve(job.model.weights).resolve().name]
+    weights = weights_name(job)
     keys = [] if job.output.record_key else [RECORD_KEY]
-    return own + keys + ([MASK] if job.output.mask else [])
+    others = [RESULT, ARRAYS, CERTIFICATE, REPORT, *keys, *([MASK] if job.output.mask else [])]
+    if weights in others:
+        raise OutputError(f"the weights are called {weights}, as another file of the results is; rename them")
+    return [weights, *others]
+
+
+def weights_name(job: Job) -> str:
+    """Return what the new weights are called: as the old ones."""
+    path = job.resolve(job.model.weights)
+    return path.name if path.name not in ("", ".", "..") else path.resolve().name
 
 
 def _paths(job: Job, source: Source) -> Iterator[Path]:

@@ -12,7 +12,7 @@ from forsaken.data.samples import Samples
 from forsaken.errors import SettingsError, UndefinedMetricError
 from forsaken.jobs.formats.base import Format
 from forsaken.jobs.formats.table import load_model
-from forsaken.jobs.sets import Sets
+from forsaken.jobs.sets import Sets, prepared_for
 from forsaken.jobs.settings import Job
 from forsaken.jobs.summary import by_class, top
 from forsaken.metrics import catastrophic_forgetting_rate, forgetting_rate, separation
@@ -63,13 +63,16 @@ def oracle_of(job: Job, sets: Sets, loaded: Format) -> ShadowOracle | None:
         return None
     if settings.file is not None:
         return ShadowOracle.load(job.resolve(settings.file))
-    if settings.weights is None or sets.members is None or sets.nonmembers is None:
+    if settings.weights is None:
         return None
     shadow = load_model(job, job.resolve(settings.weights))
+    own = prepared_for(job, shadow, sets)
+    if own.members is None or own.nonmembers is None:
+        return None
     return ShadowOracle.fit(
         shadow.model,
-        members=Samples(sets.members.inputs),
-        nonmembers=Samples(sets.nonmembers.inputs),
+        members=Samples(own.members.inputs),
+        nonmembers=Samples(own.nonmembers.inputs),
         forward=loaded.forward,
         seed=job.method.seed,
     )

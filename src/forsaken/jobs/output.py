@@ -17,6 +17,8 @@ from forsaken._files import write_atomically
 from forsaken.errors import OutputError
 
 CERTIFICATE = "certificate.json"
+# What some runs write and others do not; a mask of an earlier run must not outlive its certificate.
+_SOMETIMES = ("mask.safetensors", "cleaned.csv", "cleaned.npz", "cleaned.parquet", "rows-to-delete.csv")
 _HIDDEN, _LIST, _LOCK = ".unfinished", ".unfinished.json", ".forsaken.lock"
 
 
@@ -41,6 +43,7 @@ def output(
         What the run will write for sure, so that it is refused before the work and not after it.
     """
     read = [path.resolve() for path in inputs]
+    _check_place(folder, read)
     made = _make(folder)
     lock = FileLock(folder / _LOCK)
     try:
@@ -51,7 +54,7 @@ def output(
         raise OutputError(f"cannot write to {folder}: {getattr(error, 'strerror', None) or error}") from error
     hidden = folder / _HIDDEN
     try:
-        _tidy(folder)
+        _tidy(folder, read)
         if (folder / CERTIFICATE).exists() and not force:
             raise OutputError(
                 f"{folder} holds the result of an earlier run, which is not overwritten; name another folder with "
@@ -69,24 +72,32 @@ def output(
         shutil.rmtree(hidden, ignore_errors=True)
         lock.release()
         (folder / _LOCK).unlink(missing_ok=True)
-        if made and not any(folder.iterdir()):
-            folder.rmdir()
+        for each in made:
+            if not any(each.iterdir()):
+                each.rmdir()
 
 
-def _make(folder: Path) -> bool:
-    """Make the folder where it is not there, and return whether it was made."""
+def _check_place(folder: Path, inputs: list[Path]) -> None:
+    place = folder.resolve()
+    for each in inputs:
+        if each.is_dir() and place.is_relative_to(each):
+            raise OutputError(f"{folder} lies in {each}, which the job reads; name an output folder outside of it")
+
+
+def _make(folder: Path) -> list[Path]:
+    """Make the folder where it is not there, and return what was made, from the inside out."""
     if folder.exists() and not folder.is_dir():
         raise OutputError(f"{folder} is a file, not a folder; name another one")
     try:
-        there = folder.is_dir()
+        made = [each for each in (folder, *folder.parents) if not each.exists()]
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise OutputError(f"cannot make the folder {folder}: {reason}; name another one") from error
-    return not there
+    return made
 
 
-def _tidy(folder: Path) -> None:
+def _tidy(folder: Path, inputs: list[Path]) -> None:
     """Remove what a killed run left: its hidden place, and the files that it had begun to move into sight."""
     listed = folder / _LIST
     if listed.is_file() and not listed.is_symlink():
@@ -95,7 +106,8 @@ def _tidy(folder: Path) -> None:
         except (OSError, ValueError):
             names = []
         for name in names if isinstance(names, list) else []:
-            if isinstance(name, str) and name == Path(name).name and name not in ("", ".", ".."):
+            plain = isinstance(name, str) and name == Path(name).name and name not in ("", ".", "..")
+            if plain and (folder / name).resolve() not in inputs:
                 _remove(folder / name)
         listed.unlink()
     _remove(folder / _HIDDEN)
@@ -121,6 +133,9 @@ def _publish(hidden: Path, folder: Path, force: bool, inputs: list[Path]) -> Non
     with _undisturbed():
         # The certificate goes first and comes last: a folder with one is whole, whatever happens in between.
         _remove(folder / CERTIFICATE)
+        for name in _SOMETIMES:  # an earlier run's, which this one did not write
+            if force and name not in names and (folder / name).resolve() not in inputs:
+                _remove(folder / name)
         write_atomically(folder / _LIST, json.dumps(names).encode())
         for name in sorted(names, key=lambda name: name == CERTIFICATE):
             if (folder / name).is_dir() and not (folder / name).is_symlink():
@@ -131,19 +146,25 @@ def _publish(hidden: Path, folder: Path, force: bool, inputs: list[Path]) -> Non
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Put off Ctrl-C until the files are in place; it takes milliseconds."""
-    waiting: list[Any] = []
+    """Put off signals to stop until the files are in place; it takes milliseconds."""
+    waiting: list[tuple[int, Any]] = []
+    before: dict[int, Any] = {}
     try:
-        before = signal.signal(signal.SIGINT, lambda *told: waiting.append(told))
+        for number in (signal.SIGINT, signal.SIGTERM):
+            before[number] = signal.signal(number, lambda *told: waiting.append(told))
     except ValueError:  # not the main thread, which alone is interrupted
         yield
         return
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
-    if waiting and callable(before):
-        before(*waiting[0])
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    for number, frame in waiting[:1]:
+        if callable(before[number]):
+            before[number](number, frame)
+        else:
+            signal.raise_signal(number)
 
 
 def _remove(path: Path) -> None:

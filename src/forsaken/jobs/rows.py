@@ -16,6 +16,7 @@ from forsaken.data.nest import shape_of
 from forsaken.data.readers import picture_files, read_records
 from forsaken.data.records import Records
 from forsaken.data.samples import Samples
+from forsaken.data.tables import LABEL, from_table, read_csv, read_parquet
 from forsaken.errors import DataError, DataNotFoundError, EmptyError, InputError
 from forsaken.jobs.code import call, find
 from forsaken.jobs.settings import Job, Source
@@ -23,7 +24,8 @@ from forsaken.types import Progress, silent
 
 Array = np.ndarray[Any, Any]
 
-_TABLES = (".parquet", ".csv")
+_TABLES = {".csv": read_csv, ".parquet": read_parquet}
+_SECRET = ("forget", "retain", "train")  # sets that hold records to forget, or may
 _DRAWS = {"forget": 21, "reference": 22, "retain": 23, "train": 24, "test": 25, "members": 26, "nonmembers": 27}
 
 
@@ -123,25 +125,37 @@ class Reader:
 
     def _file(self, name: str, path: Path) -> Rows:
         data = self.job.data
-        column = data.id if data.id is not None and path.suffix.lower() in _TABLES else None
-        pictures = path.is_dir() or path.suffix.lower() in _TABLES
-        label = data.label if path.suffix.lower() in _TABLES else "label"
-        records = read_records(
-            path,
-            label=label,
-            size=data.size if pictures else None,
-            columns=() if column is None else (column,),
-            progress=self.progress,
-        )
-        ids = None if column is None else records.columns[column]
+        if path.suffix.lower() in _TABLES and path.is_file():
+            return self._table(name, path)
+        records = read_records(path, size=data.size if path.is_dir() else None, progress=self.progress)
+        ids = None
         if path.is_dir():
             ids = np.array([file.relative_to(path).as_posix() for file in picture_files(path)], dtype=object)
         return Rows(name, records, name, np.arange(len(records)), ids, path)
 
+    def _table(self, name: str, path: Path) -> Rows:
+        """Read a table. Ids and labels are asked for where they are there: references may have neither."""
+        data = self.job.data
+        table = _TABLES[path.suffix.lower()](path)
+        label = data.label if data.label in table.column_names else LABEL
+        if label != data.label and (name in ("test", "retain") or label in table.column_names):
+            found = ", ".join(table.column_names)
+            raise DataError(f"{name}: {path} has no column {data.label!r} (found: {found}); name the one of the labels")
+        column = data.id if data.id in table.column_names else None
+        records = from_table(
+            table,
+            str(path),
+            label=label,
+            size=data.size,
+            columns=() if column is None else (column,),
+            progress=self.progress,
+        )
+        return Rows(name, records, name, np.arange(len(records)), records.columns.get(column or ""), path)
+
     def _function(self, name: str, source: Source) -> Rows:
         key = f"[data] {name}"
         function = find(str(source.python), key)
-        secret = name == "forget"
+        secret = name in _SECRET
         found = call(function, f"{key} = {source.python!r}", secret=secret, **source.arguments)
         if not isinstance(found, Records):
             found = call(Samples.read, f"{key} = {source.python!r}", found, name, secret=secret)
@@ -208,7 +222,9 @@ def _places(rows: Rows, ids: list[str], name: str, column: str | None) -> Array:
 
 
 def _numbers(ids: list[str], count: int, name: str, home: str) -> Array:
-    wrong = [at for at, one in enumerate(ids) if not (one.isascii() and one.isdigit() and int(one) < count)]
+    wrong = [
+        at for at, one in enumerate(ids) if not (one.isascii() and one.isdigit() and len(one) < 20 and int(one) < count)
+    ]
     if wrong:
         raise InputError(
             f"{name}: {len(wrong)} of {len(ids)} ids are no row numbers of {home} (first: number {wrong[0] + 1} of the "

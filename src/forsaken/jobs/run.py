@@ -19,12 +19,13 @@ from forsaken.jobs.certificate import FILE as CERTIFICATE
 from forsaken.jobs.certificate import Certificate, make_certificate
 from forsaken.jobs.chain import Chain, Link, extend, find_previous
 from forsaken.jobs.cleanup import clean
-from forsaken.jobs.files import ARRAYS, MASK, RECORD_KEY, RESULT
+from forsaken.jobs.files import ARRAYS, MASK, RECORD_KEY, RESULT, weights_name
 from forsaken.jobs.formats.table import load_model
 from forsaken.jobs.judge import STAGE, Views, look, numbers
 from forsaken.jobs.keys import key_warning, new_record_key, read_record_key, read_signing_key, write_record_key
 from forsaken.jobs.preparing import Prepared, prepare_job, unlearn_prepared
 from forsaken.jobs.record_hashes import record_hashes
+from forsaken.jobs.sets import prepared_for
 from forsaken.jobs.settings import Job
 from forsaken.jobs.statements import Weights
 from forsaken.jobs.summary import layers, sample_table
@@ -48,16 +49,20 @@ class Outcome:
     weights: Path
 
 
-def run_job(job: Job, folder: Path, progress: Progress = silent) -> Outcome:
-    """Run a job and write its results, all but the page, to `folder`, which is empty. See `forsaken.jobs.output`."""
+def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Path | None = None) -> Outcome:
+    """Run a job and write its results, all but the page, to `folder`, which is empty. See `forsaken.jobs.output`.
+
+    The records are hashed with the key that the job names, or else with that of `key_file` (of an earlier run, whose
+    certificate could not be checked without it), or else with a new one.
+    """
     start = time.perf_counter()
     old = job.resolve(job.model.weights)
-    key, warnings = _record_key(job, folder)
+    key, warnings = _record_key(job, folder, key_file)
     signing = None if job.output.signing_key is None else read_signing_key(job.resolve(job.output.signing_key))
     ready = prepare_job(job, progress)
     previous = find_previous(old, None if job.chain.previous is None else job.resolve(job.chain.previous))
     unlearned = unlearn_prepared(ready, progress)
-    goal = folder / old.resolve().name
+    goal = folder / weights_name(job)
     _write_weights(ready, unlearned, old, goal)
     views = _views(ready, unlearned.model, progress)
     hashes = record_hashes(ready.sets.rows["forget"].content, key)
@@ -102,12 +107,12 @@ def run_job(job: Job, folder: Path, progress: Progress = silent) -> Outcome:
     return Outcome(result, certificate, goal)
 
 
-def _record_key(job: Job, folder: Path) -> tuple[bytes, list[str]]:
+def _record_key(job: Job, folder: Path, earlier: Path | None) -> tuple[bytes, list[str]]:
     if job.output.record_key is not None:
         path = job.resolve(job.output.record_key)
         warning = key_warning(path)
         return read_record_key(path), [] if warning is None else [warning]
-    key = new_record_key()
+    key = new_record_key() if earlier is None else read_record_key(earlier)
     write_record_key(folder / RECORD_KEY, key)
     return key, [
         f"{RECORD_KEY} is the key to the records' hashes in the certificate: keep it, and apart from the certificate"
@@ -140,8 +145,8 @@ def _views(ready: Prepared, after: object, progress: Progress) -> Views:
     oracle = ready.job.oracle
     third = None
     if oracle is not None and oracle.retrained is not None:
-        model = load_model(ready.job, ready.job.resolve(oracle.retrained)).model
-        third = look(model, sets, forward, progress, 8)
+        other = load_model(ready.job, ready.job.resolve(oracle.retrained))
+        third = look(other.model, prepared_for(ready.job, other, sets), forward, progress, 8)
     progress(Tick(STAGE, 12, 12))
     if third is not None and third["forget"].shape != first["forget"].shape:
         raise SettingsError("[oracle] retrained has other classes than the model; name one trained like it")

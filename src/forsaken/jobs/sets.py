@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -91,6 +91,16 @@ def read_sets(job: Job, loaded: Format, reader: Reader) -> Sets:
         ready[name] = _numbered(ready[name], rows[name], classes, count, loaded)
     parts = {name: ready.get(name) for name in ("reference", "retain", "kept", "test", "members", "nonmembers")}
     return Sets(forget=ready["forget"], **parts, rows=rows, classes=tuple(classes), notes=notes)
+
+
+def prepared_for(job: Job, other: Format, sets: Sets) -> Sets:
+    """Return the sets as another model takes them: one with steps of its own before the classifier prepares anew."""
+    if job.data.prepare is not None or type(other).prepare is Format.prepare:
+        return sets
+    names = [name for name in ("forget", "kept", "test", "reference", "members", "nonmembers") if name in sets.rows]
+    made = _preparation(job, other)([sets.rows[name] for name in names])
+    labels = {name: getattr(sets, name).labels for name in names}
+    return replace(sets, **{name: Samples(new.inputs, labels[name]) for name, new in zip(names, made, strict=True)})
 
 
 def _retain(train: Rows, forget: Rows, seed: int) -> Rows | None:
@@ -192,6 +202,8 @@ def _numbered(samples: Samples, part: Rows, classes: list[str], count: int, load
     if samples.labels is None or loaded.classes is not None:
         numbers = records.labels
         if loaded.classes is not None and loaded.classes.dtype.kind in "iu":
+            if part.name not in _LABELLED and not np.isin(numbers, loaded.classes).all():
+                return Samples(samples.inputs)
             numbers = _by_value(records.labels, loaded.classes, part.name)
         samples = Samples(samples.inputs, torch.from_numpy(np.asarray(numbers, dtype=np.int64)))
     return _checked(samples, count, part.name)
