@@ -150,8 +150,8 @@ def _undisturbed() -> Iterator[None]:
     waiting: list[tuple[int, Any]] = []
     before: dict[int, Any] = {}
     try:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            before[number] = signal.signal(number, lambda *told: waiting.append(told))
+        for stop in (signal.SIGINT, signal.SIGTERM):
+            before[int(stop)] = signal.signal(stop, lambda *told: waiting.append(told))
     except ValueError:  # not the main thread, which alone is interrupted
         yield
         return

@@ -222,9 +222,9 @@ def _places(rows: Rows, ids: list[str], name: str, column: str | None) -> Array:
 
 
 def _numbers(ids: list[str], count: int, name: str, home: str) -> Array:
-    wrong = [
-        at for at, one in enumerate(ids) if not (one.isascii() and one.isdigit() and len(one) < 20 and int(one) < count)
-    ]
+    digits = len(str(count))
+    known = [one.isascii() and one.isdigit() and len(one) <= digits and int(one) < count for one in ids]
+    wrong = [at for at, fits in enumerate(known) if not fits]
     if wrong:
         raise InputError(
             f"{name}: {len(wrong)} of {len(ids)} ids are no row numbers of {home} (first: number {wrong[0] + 1} of the "

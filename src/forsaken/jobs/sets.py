@@ -100,7 +100,8 @@ def prepared_for(job: Job, other: Format, sets: Sets) -> Sets:
     names = [name for name in ("forget", "kept", "test", "reference", "members", "nonmembers") if name in sets.rows]
     made = _preparation(job, other)([sets.rows[name] for name in names])
     labels = {name: getattr(sets, name).labels for name in names}
-    return replace(sets, **{name: Samples(new.inputs, labels[name]) for name, new in zip(names, made, strict=True)})
+    found: dict[str, Any] = {name: Samples(new.inputs, labels[name]) for name, new in zip(names, made, strict=True)}
+    return replace(sets, **found)
 
 
 def _retain(train: Rows, forget: Rows, seed: int) -> Rows | None:
