@@ -11,6 +11,8 @@ import os
 import signal
 import subprocess
 import sys
+import warnings
+import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -251,3 +253,31 @@ def run(job: Path, *, out: Path | None = None, force: bool = False) -> Any:
     place = output(folder, force=force, inputs=inputs_of(read), names=outputs_of(read))
     with user_code(read.folder), place as hidden:
         return run_job(read, hidden).result
+
+
+@functools.cache
+def program(batch: bool = True) -> bytes:
+    """The network as an exported program, for any number of samples or for five."""
+    model = build()
+    model.load_state_dict(world().states["model"])
+    shapes = ({0: torch.export.Dim.DYNAMIC},) if batch else None
+    exported = torch.export.export(model.eval(), (torch.zeros(5, WIDTH),), dynamic_shapes=shapes)
+    packed = io.BytesIO()
+    torch.export.save(exported, packed)
+    return packed.getvalue()
+
+
+def unzip(content: bytes) -> dict[str, bytes]:
+    """The members of an archive by name."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        return {member.filename: archive.read(member) for member in archive.infolist()}
+
+
+def rezip(members: Mapping[str, bytes] | list[tuple[str, bytes]]) -> bytes:
+    """An archive of these members; a list may name one twice."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of names that are there twice
+        for name, content in members.items() if isinstance(members, Mapping) else members:
+            archive.writestr(name, content)
+    return packed.getvalue()

@@ -4,6 +4,7 @@
     python prepare.py 5        # another draw of everything
 """
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -39,7 +40,7 @@ def train(pixels: np.ndarray, labels: np.ndarray, seed: int) -> nn.Module:
     y = torch.tensor(labels)
     network = build(CLASSES)
     optimiser = torch.optim.Adam(network.parameters(), lr=3e-3)
-    for _ in range(100):
+    for _ in range(70):
         for batch in torch.randperm(len(y)).split(64):
             optimiser.zero_grad()
             nn.functional.cross_entropy(network(x[batch]), y[batch]).backward()
@@ -62,6 +63,7 @@ def main(seed: int) -> None:
     shadow_in, shadow_out = strangers[SENT + 200 :][:60], strangers[SENT + 200 :][60:]
 
     data = HERE / "data"
+    shutil.rmtree(data, ignore_errors=True)
     write_pictures(data / "train", pixels[own[:cut]], labels[own[:cut]], "digit")
     withdrawn = write_pictures(data / "train", pixels[sent], labels[sent], "sent")
     write_pictures(data / "test", pixels[own[cut:]], labels[own[cut:]], "digit")
@@ -72,15 +74,13 @@ def main(seed: int) -> None:
 
     rows = np.append(own[:cut], sent)
     models = {"model": rows, "retrained": own[:cut], "shadow": members}
-    for name, chosen in models.items():
-        network = train(pixels[chosen], labels[chosen], seed)
+    for number, (name, chosen) in enumerate(models.items()):
+        network = train(pixels[chosen], labels[chosen], seed + number)
         save_file(network.state_dict(), HERE / f"{name}.safetensors")
 
-    # Row numbers count the pictures of the training folder in alphabetical order.
-    files = sorted((data / "train").glob("*/*.png"))
-    numbers = [str(row) for row, file in enumerate(files) if file in set(withdrawn)]
-    (HERE / "erase.txt").write_text("\n".join(numbers) + "\n", encoding="utf-8")
-    print(f"{len(files)} training pictures, {len(numbers)} of them to be forgotten (erase.txt); model.safetensors")
+    names = sorted(file.relative_to(data / "train").as_posix() for file in withdrawn)
+    (HERE / "erase.txt").write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
+    print(f"{len(rows)} training pictures, {len(names)} of them to be forgotten (erase.txt); model.safetensors")
 
 
 if __name__ == "__main__":

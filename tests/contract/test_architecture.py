@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import importlib
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -99,3 +101,9 @@ def test_version_is_the_package_s() -> None:
     from importlib.metadata import version
 
     assert forsaken.__version__ == version("forsaken")
+
+
+def test_the_command_line_starts_without_torch() -> None:
+    # completion starts the program at every press of TAB
+    code = "import sys, forsaken.cli.main; sys.exit('torch' in sys.modules or 'sklearn' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

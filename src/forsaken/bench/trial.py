@@ -23,8 +23,6 @@ from forsaken.types import Progress, silent
 
 Array = np.ndarray[Any, Any]
 
-MOST = 2**28  # the largest seed: the trainings' own seeds are made of it
-
 
 @dataclass(frozen=True, slots=True)
 class View:

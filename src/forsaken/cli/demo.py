@@ -5,33 +5,37 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
-import torch
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from forsaken._files import write_atomically
-from forsaken.bench.demo import Demo, run_demo
-from forsaken.bench.trial import MOST
 from forsaken.errors import OutputError
 from forsaken.progress import bars
-from forsaken.report.page import write_report
-from forsaken.report.saved import ARRAYS, RESULT
 from forsaken.types import Tick
+
+if TYPE_CHECKING:
+    from forsaken.bench.demo import Demo
+
+_MOST = 2**28  # the largest seed: the trainings' own seeds are made of it
 
 
 def demo(
     out: Annotated[Path, typer.Option(help="The folder for the result and the report.")] = Path("runs/demo"),
-    seed: Annotated[int, typer.Option(min=0, max=MOST, help="Decides the split and the trainings.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=_MOST, help="Decides the split and the trainings.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON instead of a table.")] = False,
 ) -> None:
     """Forget 40 samples of a digits classifier, and compare with retraining (about 20 seconds).
 
     Example: forsaken demo --seed 1 --out runs/another
     """
+    import torch
+
+    from forsaken.bench.demo import run_demo
+    from forsaken.report.saved import RESULT
+
     folder = _folder(out)
     torch.set_num_threads(1)  # the network is too small for more, and one thread gives the same bits everywhere
     with bars() as progress:
@@ -81,6 +85,11 @@ def _folder(out: Path) -> Path:
 
 
 def _write(folder: Path, found: Demo, progress: Any) -> Path:
+    import numpy as np
+
+    from forsaken.report.page import write_report
+    from forsaken.report.saved import ARRAYS, RESULT
+
     progress(Tick("write the report", 0, 1))
     packed = io.BytesIO()
     np.savez_compressed(packed, **found.arrays)  # type: ignore[arg-type]

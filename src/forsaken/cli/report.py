@@ -10,8 +10,6 @@ import typer
 from rich.console import Console
 
 from forsaken.errors import OutputError, SettingsError
-from forsaken.report.page import render, render_several, write_page
-from forsaken.report.saved import REPORT, read_run
 
 
 def report(
@@ -28,6 +26,9 @@ def report(
 
     Example: forsaken report forgotten
     """
+    from forsaken.report.page import render, render_several, write_page
+    from forsaken.report.saved import REPORT, read_run
+
     chosen = list(dict.fromkeys(runs))
     if len(chosen) < len(runs):
         raise SettingsError("a run is named more than once; name each run once")

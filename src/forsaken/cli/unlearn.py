@@ -77,7 +77,7 @@ def _run(job: Job, folder: Path, force: bool) -> tuple[Outcome, list[str]]:
 def _tell(folder: Path, outcome: Outcome) -> None:
     result, console = outcome.result, Console()
     console.print(_table(result))
-    for warning in result["warnings"]:
+    for warning in (*result["warnings"], *result["chain"]["advice"]):
         console.print(f"[yellow]note:[/] {escape(warning)}", highlight=False, soft_wrap=True)
     console.print(_last_lines(folder, outcome), highlight=False, soft_wrap=True, markup=False)
 

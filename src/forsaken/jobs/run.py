@@ -81,7 +81,6 @@ def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Pa
     limits = {"max_drift": job.chain.max_drift, "max_accuracy_loss": job.chain.max_accuracy_loss}
     chain = extend(previous, link, **limits)
     cleaned = clean(ready, folder, warnings, progress)
-    warnings += chain.advice
     result = {
         "schema": SCHEMA,
         "kind": KIND,

@@ -87,16 +87,13 @@ def members(result: Result, when: str) -> int | None:
 
 def why_none(result: Result, name: str) -> str:
     """Return why a number of the result is missing."""
-    if name in ("fr", "cfr"):
-        if result["samples"]["score"] != "oracle":
-            return "no oracle"
-        if name == "cfr":
-            judged = result["counts"]["kept_judged"]
-            return "no record to keep looked like a member" if judged else "no further training data were given"
-        return "nothing was memorised"
     if name == "accuracy":
         return "no test data"
-    return "not measured"
+    if result["samples"]["score"] != "oracle":
+        return "no oracle"
+    if name == "cfr" and not result["counts"]["kept_judged"]:
+        return "no further training data were given"
+    return {"fr": "nothing was memorised", "cfr": "no record to keep looked like a member"}.get(name, "not measured")
 
 
 def counted(count: int, noun: str) -> str:
@@ -111,9 +108,11 @@ def counted(count: int, noun: str) -> str:
 def duration(seconds: float) -> str:
     """Return a time for people.
 
-    >>> duration(0.76), duration(75), duration(7320)
-    ('0.76 s', '1 min 15 s', '2 h 2 min')
+    >>> duration(0.001), duration(0.76), duration(75), duration(7320)
+    ('under 0.01 s', '0.76 s', '1 min 15 s', '2 h 2 min')
     """
+    if seconds < 0.01:
+        return "under 0.01 s"
     if seconds < 60:
         return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.0f} s"
     whole = round(seconds)
@@ -162,8 +161,8 @@ def _done(result: Result) -> tuple[str, ...]:
     name, target = clipped(method(result), 40), clipped(result["target"]["target"], 40)
     if result["stopped"] == "not-memorised":
         said = [
-            f"The model answers the {records(result)} no more surely than samples that it was never trained on, so no "
-            "weight was changed and the model is as it was."
+            f"By the method's own measure, the {records(result)} {_was(result)} no nearer to memorised than samples "
+            "that the model was never trained on, so no weight was changed and the model is as it was."
         ]
     else:
         said = [

@@ -87,7 +87,9 @@ def test_nothing_to_forget() -> None:
     result = not_memorised(make_result())
     said = summary(result)
     assert said.headline == "There was nothing to forget: the 12 records were not memorised"
+    assert "the 12 records were no nearer to memorised than" in said.done[0]
     assert "no weight was changed" in said.done[0]
+    assert "It took under 0.01 s." in " ".join(summary(result | {"seconds": 0.004, "retrain": None}).cost)
     assert "forgetting rate is undefined" in " ".join(said.done)
     assert "does not prove" in said.limits[0]
     assert "was changed to forget" not in everything(result)
@@ -124,4 +126,5 @@ def test_reasons() -> None:
         == "no further training data were given"
     )
     assert why_none(whole, "cfr") == "no record to keep looked like a member"
+    assert (why_none(whole, "oracle"), why_none(bare(whole), "oracle")) == ("not measured", "no oracle")
     assert why_none(whole, "accuracy") == "no test data"
