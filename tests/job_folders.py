@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -281,3 +282,68 @@ def rezip(members: Mapping[str, bytes] | list[tuple[str, bytes]]) -> bytes:
         for name, content in members.items() if isinstance(members, Mapping) else members:
             archive.writestr(name, content)
     return packed.getvalue()
+
+
+class Nursery:
+    """A process that has imported everything and forks a child for each command: what starts in no time can be killed often."""
+
+    _CODE = """
+import json, os, sys, traceback
+import matplotlib.figure, rich.progress, filelock
+import forsaken.cli.main, forsaken.jobs.run, forsaken.jobs.rehearsal, forsaken.jobs.output, forsaken.report.page
+for line in sys.stdin:
+    words, folder, first = json.loads(line)
+    child = os.fork()
+    if child == 0:
+        os.chdir(folder)
+        for at, name in ((1, "stdout.txt"), (2, "stderr.txt")):
+            os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), at)
+        sys.argv = ["forsaken", *words]
+        code = 1
+        try:
+            exec(first)
+            forsaken.cli.main.main()
+            code = 0
+        except SystemExit as ended:
+            code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        except BaseException:
+            traceback.print_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    print(child, flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "400", "NO_COLOR": "1", "TERM": "dumb"}
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", self._CODE],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *words: object, first: str = "", after: float | None = None, number: int = signal.SIGINT) -> Ended:
+        """Run a command; `first` is Python that the child runs before it, and `after` so many seconds it gets a signal."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps([[str(word) for word in words], str(self.folder), first]) + "\n")
+        self.process.stdin.flush()
+        child = int(self.process.stdout.readline())
+        if after is not None:
+            time.sleep(after)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, number)
+        code = int(self.process.stdout.readline())
+        texts = [(self.folder / name).read_text() for name in ("stdout.txt", "stderr.txt")]
+        return Ended(code, *texts)
+
+    def close(self) -> None:
+        """End the process."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait(30)

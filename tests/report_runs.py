@@ -44,6 +44,7 @@ def make_result(count: int = 12, *, seed: int = 0, classes: list[str] | None = N
         "evaluations": 22,
         "stopped": "iterations",
         "forget_confidence": {"before": float(sure.mean()), "after": float(unsure.mean()), "retrained": 0.6},
+        "forget_accuracy": None,
         "separation": {"against": "test", "n": 20, "before": 0.97, "after": 0.52, "retrained": 0.5},
         "retrain": {"fr": 0.9, "cfr": 0.01, "accuracy": 0.94, "seconds": 5.0},
         "counts": {

@@ -18,9 +18,9 @@ class Patients(Dataset[tuple[Tensor, int]]):
     down; without it, everybody has the right one.
     """
 
-    def __init__(self, group: str, *, as_recorded: bool = False, seed: int = SEED) -> None:
+    def __init__(self, group: str, *, as_recorded: bool = False) -> None:
         data = load_breast_cancer()
-        order = np.random.default_rng(seed).permutation(len(data.target))
+        order = np.random.default_rng(SEED).permutation(len(data.target))
         training = data.data[order[slice(*GROUPS["training"])]]
         rows = order[slice(*GROUPS[group])]
         self.measured = ((data.data[rows] - training.mean(axis=0)) / training.std(axis=0)).astype(np.float32)
@@ -40,21 +40,21 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Linear(30, 256), nn.ReLU(), nn.Linear(256, 2))
 
 
-def training(seed: int = SEED) -> Dataset[tuple[Tensor, int]]:
+def training() -> Dataset[tuple[Tensor, int]]:
     """Return what the model was trained on, with the wrong diagnoses in it."""
-    return Patients("training", as_recorded=True, seed=seed)
+    return Patients("training", as_recorded=True)
 
 
-def mixed_up(seed: int = SEED) -> Dataset[tuple[Tensor, int]]:
+def mixed_up() -> Dataset[tuple[Tensor, int]]:
     """Return the patients that were mixed up, with their right diagnoses."""
-    return torch.utils.data.Subset(Patients("training", seed=seed), range(MIXED_UP))
+    return torch.utils.data.Subset(Patients("training"), range(MIXED_UP))
 
 
-def unseen(seed: int = SEED) -> Dataset[tuple[Tensor, int]]:
+def unseen() -> Dataset[tuple[Tensor, int]]:
     """Return patients that the model never saw, to be the references."""
-    return Patients("unseen", seed=seed)
+    return Patients("unseen")
 
 
-def test(seed: int = SEED) -> Dataset[tuple[Tensor, int]]:
-    """Return patients for the accuracy."""
-    return Patients("test", seed=seed)
+def held_out() -> Dataset[tuple[Tensor, int]]:
+    """Return other patients that it never saw, to measure the accuracy."""
+    return Patients("test")

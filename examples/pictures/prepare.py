@@ -1,7 +1,6 @@
 """Make what this user already has: folders of pictures, and a model that was trained on them.
 
-    python prepare.py          # seed 0, the one that the README shows
-    python prepare.py 5        # another draw of everything
+`python prepare.py` makes what the README shows, `python prepare.py 5` another draw of everything.
 """
 
 import shutil

@@ -2,8 +2,7 @@
 
 The texts are the first paragraphs of the docstrings of NumPy, SciPy and scikit-learn; the label is the library.
 
-    python prepare.py          # seed 0, the one that the README shows
-    python prepare.py 5        # another draw of everything
+`python prepare.py` makes what the README shows, `python prepare.py 5` another draw of everything.
 """
 
 import csv
@@ -23,11 +22,12 @@ from sklearn.pipeline import make_pipeline
 HERE = Path(__file__).parent
 LIBRARIES = {
     "numpy": "numpy numpy.linalg numpy.fft numpy.ma numpy.polynomial.polynomial numpy.polynomial.chebyshev numpy.char",
-    "scipy": "scipy.linalg scipy.signal scipy.stats scipy.optimize scipy.sparse scipy.ndimage scipy.integrate scipy.fft",
+    "scipy": "scipy.linalg scipy.signal scipy.interpolate scipy.optimize scipy.sparse scipy.ndimage scipy.integrate "
+    "scipy.fft",
     "sklearn": "sklearn.metrics sklearn.linear_model sklearn.ensemble sklearn.preprocessing sklearn.model_selection "
     "sklearn.cluster sklearn.decomposition sklearn.datasets sklearn.svm sklearn.neighbors sklearn.utils",
 }
-TRAIN, FIRST, LATER = 400, 20, 12
+TRAIN, FIRST, LATER = 150, 16, 12
 # Two texts with nearly the same words: the first is to be forgotten, the second stays in the training data.
 PAIR = ("sklearn.ensemble.ExtraTreesClassifier", "sklearn.ensemble.ExtraTreesRegressor")
 
@@ -44,7 +44,7 @@ def read_docstrings(library: str, modules: str) -> Iterator[Row]:
                 continue
             head = re.split(r"\n[A-Z][A-Za-z ]+\n-{3,}", inspect.getdoc(thing) or "")[0]
             text = " ".join(head.split())
-            if len(text) >= 80 and text not in seen:
+            if len(text) >= 120 and text not in seen:
                 seen.add(text)
                 yield f"{module}.{name}", text, library
 

@@ -232,7 +232,7 @@ def test_two_thousand_records(opened, tmp_path: Path, monkeypatch) -> None:
     assert path.stat().st_size <= LARGEST
     page = opened(path)
     assert page.locator("#records tbody tr").count() == 2000
-    assert page.locator(".map .point").count() == 2 * 500
+    assert page.locator(".map .point").count() == 2 * 300
     page.locator("#records th", has_text="score after").locator("button").click()
     assert column(page, 8)[-1] == "0.750"
     page.locator("#find").fill("cat")

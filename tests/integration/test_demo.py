@@ -14,7 +14,8 @@ import pytest
 
 KEYS = {
     "schema", "kind", "task", "seed", "fr", "cfr", "accuracy_before", "accuracy_after", "seconds", "speedup",
-    "mask_density", "iterations", "evaluations", "stopped", "forget_confidence", "separation", "retrain", "counts",
+    "mask_density", "iterations", "evaluations", "stopped", "forget_accuracy",
+    "forget_confidence", "separation", "retrain", "counts",
     "classes", "by_class", "layers", "samples", "oracle", "target", "chain", "cleaning", "facts", "notes", "warnings",
     "settings", "job", "history", "provenance",
 }  # fmt: skip

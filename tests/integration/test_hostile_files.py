@@ -128,7 +128,13 @@ def test_a_function_in_a_skops_file_is_not_called(tmp_path: Path, module: str) -
     folder, goal = write(tmp_path / "job"), tmp_path / "exploded"
     name = {"builtins": "exec", "subprocess": "getoutput"}.get(module, "system")
     code = f"open({str(goal)!r}, 'w')" if module == "builtins" else f"touch {goal}"
-    text = {"__class__": "str", "__module__": "builtins", "__loader__": "JsonNode", "__id__": 3, "content": json.dumps(code)}
+    text = {
+        "__class__": "str",
+        "__module__": "builtins",
+        "__loader__": "JsonNode",
+        "__id__": 3,
+        "content": json.dumps(code),
+    }
     schema: dict[str, Any] = {
         "__class__": name,
         "__module__": module,
@@ -648,7 +654,7 @@ def test_a_size_that_takes_for_ever_is_refused(tmp_path: Path) -> None:
 
 # --- what nobody may read --------------------------------------------------------------------------------------------
 
-SOURCE = f'''
+SOURCE = f"""
 import numpy as np
 from model import net
 
@@ -672,7 +678,7 @@ def odd_forward(model, inputs):
 def loud_forward(model, inputs):
     print(inputs.tolist())
     return model(inputs)
-'''
+"""
 
 
 def failing(folder: Path, **changes: Any) -> str:

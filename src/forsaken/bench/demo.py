@@ -70,6 +70,7 @@ def _numbers(stage: Stage, unlearned: Unlearned[Any], after: View, retrained: Vi
         "evaluations": unlearned.evaluations,
         "stopped": unlearned.stopped,
         "forget_confidence": {"before": was.confidence, "after": now.confidence, "retrained": yardstick.confidence},
+        "forget_accuracy": None,
         "retrain": {
             "fr": yardstick.fr,
             "cfr": yardstick.cfr,

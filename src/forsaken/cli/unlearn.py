@@ -77,7 +77,7 @@ def _run(job: Job, folder: Path, force: bool) -> tuple[Outcome, list[str]]:
 def _tell(folder: Path, outcome: Outcome) -> None:
     result, console = outcome.result, Console()
     console.print(_table(result))
-    for warning in (*result["warnings"], *result["chain"]["advice"]):
+    for warning in (*result["notes"], *result["warnings"], *result["chain"]["advice"]):
         console.print(f"[yellow]note:[/] {escape(warning)}", highlight=False, soft_wrap=True)
     console.print(_last_lines(folder, outcome), highlight=False, soft_wrap=True, markup=False)
 
@@ -110,6 +110,9 @@ def _table(result: dict[str, Any]) -> Table:
     apart = result["separation"]
     if apart is not None:
         row("told from strangers (AUC, 0.5 is chance)", apart["before"], apart["after"], apart["retrained"])
+    true = result["forget_accuracy"]
+    if true is not None and result["target"]["target"] == "corrected":
+        row("answered with their true class", true["before"], true["after"], true["retrained"])
     row("confidence on forgotten samples", sure["before"], sure["after"], sure["retrained"])
     if result["accuracy_before"] is not None:
         row("test accuracy", result["accuracy_before"], result["accuracy_after"], retrain and retrain["accuracy"])

@@ -78,15 +78,13 @@ def write_cleaned(
     if mode == "dataset":
         suffix = "" if source is None or source.is_dir() else source.suffix.lower()
         if source is None or suffix not in _REWRITE:
-            what = (
-                "data without a file" if source is None else f"{source.name}, which is no .parquet, .csv or .npz file"
-            )
-            note(f"{ROWS_FILE} lists the rows to delete: the training data are {what}, and cannot be written anew.")
+            what = "data without a file of their own" if source is None else f"a folder of pictures, {source.name}"
+            note(f"{ROWS_FILE} lists what is to leave the training data: they are {what}, and not written anew")
         else:
             try:
                 return _rewritten(source, gone, goal_folder / f"cleaned{suffix}")
             except UnsafeError as error:
-                note(f"{ROWS_FILE} lists the rows to delete: {source.name} cannot be written anew safely ({error}).")
+                note(f"{ROWS_FILE} lists the rows to delete: {source.name} cannot be written anew safely ({error})")
     return _write_list(source, gone, goal_folder / ROWS_FILE, ids)
 
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from forsaken.data.duplicates import find_duplicates
+from forsaken._files import write_atomically
+from forsaken.data.duplicates import Duplicates, find_duplicates
 from forsaken.jobs import cleaning
 from forsaken.jobs.preparing import Prepared
 from forsaken.jobs.rows import Rows, comparable
-from forsaken.jobs.settings import Source
 from forsaken.types import Progress
 
 Array = np.ndarray[Any, Any]
+
+COPIES = "copies-that-stay.csv"
 
 
 def clean(ready: Prepared, folder: Path, warnings: list[str], progress: Progress) -> dict[str, Any] | None:
@@ -38,17 +42,16 @@ def clean(ready: Prepared, folder: Path, warnings: list[str], progress: Progress
         warnings.append("none of the forget records was found in the training data; is it the right file?")
     copies = find_duplicates(forget.content, train.content, skip=gone.tolist(), progress=progress)
     if copies.exact or copies.near:
-        listed = sorted(pair.train for pair in (*copies.exact, *copies.near))[:10]
+        _write_copies(copies, train, folder)
         warnings.append(
-            f"{len(copies.exact)} exact and {len(copies.near)} near copies of forgotten records stay in the training "
-            f"data (rows {', '.join(map(str, listed))}{', ...' if len(copies.exact + copies.near) > 10 else ''}): "
-            "while they are there, the model may still know what was to be forgotten"
+            f"copies of forgotten records stay in the training data ({len(copies.exact)} exact, {len(copies.near)} "
+            f"near; listed in {COPIES}): while they are there, the model may still know what was to be forgotten"
         )
     file = None
     if job.output.cleaned != "none" and len(gone):
         # Of a part of a file only the row numbers are written: the rest of the file was not read.
         source = job.data.train
-        whole = source is not None and source == Source(path=source.path)
+        whole = source is not None and source.path is not None and source.ids is None and source.count is None
         file = cleaning.write_cleaned(
             train.path if whole else None,
             train.index[gone],
@@ -58,6 +61,17 @@ def clean(ready: Prepared, folder: Path, warnings: list[str], progress: Progress
             note=warnings.append,
         ).name
     return {"rows": len(gone), "exact": len(copies.exact), "near": len(copies.near), "file": file}
+
+
+def _write_copies(copies: Duplicates, train: Rows, folder: Path) -> None:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["row", "id", "forget_row", "similarity"])
+    for pair in sorted((*copies.exact, *copies.near), key=lambda pair: pair.train):
+        row = int(train.index[pair.train])
+        own = row if train.ids is None else train.ids[pair.train]
+        writer.writerow([row, own, pair.forget, f"{pair.similarity:.3f}"])
+    write_atomically(folder / COPIES, text.getvalue().encode())
 
 
 def _places(forget: Rows, train: Rows) -> Array:

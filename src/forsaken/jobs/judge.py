@@ -99,6 +99,7 @@ def numbers(views: Views, oracle: ShadowOracle | None, sets: Sets) -> dict[str, 
         "accuracy_before": was["accuracy"],
         "accuracy_after": now["accuracy"],
         "forget_confidence": _each(views, lambda view: float(view["forget"].max(1).mean())),
+        "forget_accuracy": _forget_accuracy(views, sets.forget),
         "separation": _separation(views),
         "retrain": retrain,
         "memorised_before": None if oracle is None else int(_members(oracle, views.before["forget"]).sum()),
@@ -143,6 +144,13 @@ def _separation(views: Views) -> dict[str, Any] | None:
         return None
     apart = _each(views, lambda view: separation(view["forget"].max(1), view[against].max(1)))
     return {"against": against, "n": len(views.before[against]), **apart}
+
+
+def _forget_accuracy(views: Views, forget: Samples) -> dict[str, float | None] | None:
+    if forget.labels is None:
+        return None
+    labels = forget.labels.numpy()
+    return _each(views, lambda view: float(np.mean(view["forget"].argmax(1) == labels)))
 
 
 def _each(views: Views, quantity: Callable[[Mapping[str, Array]], float]) -> dict[str, float | None]:

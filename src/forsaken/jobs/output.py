@@ -18,7 +18,8 @@ from forsaken.errors import OutputError
 
 CERTIFICATE = "certificate.json"
 # What some runs write and others do not; a mask of an earlier run must not outlive its certificate.
-_SOMETIMES = ("mask.safetensors", "cleaned.csv", "cleaned.npz", "cleaned.parquet", "rows-to-delete.csv")
+_LISTS = ("copies-that-stay.csv", "rows-to-delete.csv")
+_SOMETIMES = ("mask.safetensors", "cleaned.csv", "cleaned.npz", "cleaned.parquet", *_LISTS)
 _HIDDEN, _LIST, _LOCK = ".unfinished", ".unfinished.json", ".forsaken.lock"
 
 

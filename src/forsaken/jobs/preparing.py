@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from forsaken.errors import InputError
+import torch
+
+from forsaken.errors import ForsakenError, InputError, ModelError
 from forsaken.jobs.formats.base import Format
 from forsaken.jobs.formats.table import load_model
 from forsaken.jobs.judge import oracle_of
 from forsaken.jobs.rows import Reader
 from forsaken.jobs.sets import Sets, read_sets
 from forsaken.jobs.settings import Job
+from forsaken.models.logits import told
 from forsaken.oracles.shadow import ShadowOracle
 from forsaken.types import Progress, Tick, silent
 from forsaken.unlearning.base import Unlearned
@@ -49,12 +52,21 @@ def unlearn_prepared(ready: Prepared, progress: Progress = silent, **changes: An
             f'target = "{method.settings["target"]}" needs reference samples, like those to forget but never trained '
             "on, and [data] names none; forsaken unlearn JOB --dry-run says what can serve"
         )
-    return method(
-        ready.loaded.model,
-        sets.forget,
-        sets.reference,
-        sets.retain,
-        forward=ready.loaded.forward,
-        seed=job.method.seed,
-        progress=progress,
-    )
+    try:
+        return method(
+            ready.loaded.model,
+            sets.forget,
+            sets.reference,
+            sets.retain,
+            forward=ready.loaded.forward,
+            seed=job.method.seed,
+            progress=progress,
+        )
+    except ForsakenError:
+        raise
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        raise ModelError(
+            "there is not enough memory; in [method] give a batch_size, a smaller history, or fewer parameters"
+        ) from error
+    except Exception as error:  # the model is the user's, and may raise anything
+        raise ModelError(f"the model failed while it was to forget: {told(error)}") from error

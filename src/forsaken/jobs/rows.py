@@ -65,7 +65,12 @@ class Rows:
         return Rows(name or self.name, self.content.rows(at), self.home, self.index[at], ids, self.path)
 
     def without(self, others: Iterable[Rows]) -> Rows | None:
-        """Return the rows that are not among `others`, neither by number nor by content; None if none is left."""
+        """Return the rows that are not among `others`; None if none is left."""
+        left = self.apart_from(others)
+        return self.take(np.flatnonzero(left)) if left.any() else None
+
+    def apart_from(self, others: Iterable[Rows]) -> Array:
+        """Return which rows are not among `others`, neither by number nor by content."""
         left = np.ones(len(self), dtype=bool)
         for other in others:
             if other.home == self.home:
@@ -74,7 +79,7 @@ class Rows:
                 ours, theirs = content_keys(self.content, other.content)
                 known = set(theirs)
                 left &= np.array([key not in known for key in ours], dtype=bool)
-        return self.take(np.flatnonzero(left)) if left.any() else None
+        return left
 
 
 def comparable(one: Records | Samples, two: Records | Samples) -> bool:
@@ -168,14 +173,14 @@ class Reader:
 
     def _drawn(self, rows: Rows, count: int, name: str) -> Rows:
         forget = self.given("forget") if name != "forget" else None
-        left = rows if forget is None or len(rows) == 0 else rows.without([forget])
-        if left is None or len(left) < count:
-            found = 0 if left is None else len(left)
+        free = np.ones(len(rows), dtype=bool) if forget is None else rows.apart_from([forget])
+        if free.sum() < count:
             raise InputError(
-                f"{name}: {count} rows are asked for, but {found} are there besides those to forget; lower count"
+                f"{name}: {count} rows are asked for, but {free.sum()} are there besides those to forget; lower count"
             )
-        order = generator(self.job.method.seed, _DRAWS[name]).permutation(len(left))
-        return left.take(np.sort(order[:count]), name)
+        # All rows are put in order, so that another request draws the same ones, but for what it forgets.
+        order = generator(self.job.method.seed, _DRAWS[name]).permutation(len(rows))
+        return rows.take(np.sort(order[free[order]][:count]), name)
 
 
 def _read_ids(path: Path, column: str | None, name: str) -> list[str]:

@@ -105,13 +105,13 @@ def prepared_for(job: Job, other: Format, sets: Sets) -> Sets:
 
 
 def _retain(train: Rows, forget: Rows, seed: int) -> Rows | None:
-    left = train.without([forget])
-    if left is None:
+    free = train.apart_from([forget])
+    if not free.any():
         return None
-    count = min(len(left), max(_RETAIN_LEAST, int(len(train) * _RETAIN_SHARE)))
     # At most half, or nothing would be left to see what was kept.
-    count = min(count, max(1, len(left) // 2))
-    return left.take(np.sort(generator(seed, 31).permutation(len(left))[:count]), "retain")
+    count = min(max(_RETAIN_LEAST, int(len(train) * _RETAIN_SHARE)), max(1, int(free.sum()) // 2))
+    order = generator(seed, 31).permutation(len(train))
+    return train.take(np.sort(order[free[order]][:count]), "retain")
 
 
 def _kept(rows: dict[str, Rows], seed: int) -> Rows | None:

@@ -6,8 +6,10 @@ returns and however it wants to be called.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,6 +23,7 @@ from forsaken.models.linear import LinearModel, is_estimator
 
 Forward: TypeAlias = Callable[[nn.Module, Any], Tensor]
 
+_TORCH = Path(torch.__file__).parent
 PREDICT_BATCH = 512  # samples a prediction pass takes at a time
 
 
@@ -145,13 +148,22 @@ def _called(adapter: LogitModel, samples: Samples) -> Tensor:
         logits: Tensor = adapter(adapter.place(samples.inputs)).cpu()
     except (ForsakenError, torch.OutOfMemoryError):
         raise
-    except (RuntimeError, TypeError, ValueError, IndexError, KeyError, AttributeError) as error:
+    except Exception as error:  # a model of the user's may raise anything
         kinds = ", ".join(sorted({str(leaf.dtype) for leaf in leaves(samples.inputs)}))
         raise ModelError(
-            f"the model cannot take samples of shape {shape_of(samples.inputs)} ({kinds}): {error}; give what it was "
-            "trained on, or say how to call it with forward=lambda model, inputs: ..."
+            f"the model cannot take samples of shape {shape_of(samples.inputs)} ({kinds}): {told(error)}; give what it "
+            "was trained on, or say how to call it with forward=lambda model, inputs: ..."
         ) from error
     return logits
+
+
+def told(error: BaseException) -> str:
+    """Say what went wrong without the content of a sample, which the text of a user's own error may quote."""
+    frames = traceback.extract_tb(error.__traceback__)
+    last = Path(frames[-1].filename) if frames else Path()
+    if last.is_relative_to(_TORCH):  # torch's own words are about shapes and types
+        return str(error)
+    return f"{type(error).__name__} at {last.name}, line {frames[-1].lineno if frames else '?'}"
 
 
 def posteriors(model: object, data: object, *, forward: Forward | None = None) -> np.ndarray[Any, np.dtype[np.float64]]:

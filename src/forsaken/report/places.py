@@ -16,8 +16,8 @@ from forsaken.report.svg import Frame, picture
 Array = np.ndarray[Any, Any]
 
 OTHERS = ("kept", "test", "reference")
-MOST = 750  # samples, each a point before and a point after: 1,500 points in all
-MOST_FORGET = 500
+MOST = 500  # samples, each a point before and a point after: t-SNE takes a second or two
+MOST_FORGET = 300
 _FEW = 5  # different points, below which there is nothing for t-SNE to arrange
 _PERPLEXITY = 30.0
 
@@ -107,6 +107,6 @@ def _arranged(points: Array) -> tuple[Array, bool]:
         return np.column_stack([points[:, 0], second]), False
     perplexity = min(_PERPLEXITY, (len(points) - 1) / 3)
     with threadpool_limits(1):  # several threads add up in any order, and the page would differ from run to run
-        spots = TSNE(init="pca", perplexity=perplexity, random_state=0).fit_transform(points)
+        spots = TSNE(init="pca", perplexity=perplexity, max_iter=500, random_state=0).fit_transform(points)
     low, high = spots.min(0), spots.max(0)
     return (spots - low) / np.maximum(high - low, 1e-12), True

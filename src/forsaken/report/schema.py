@@ -35,7 +35,7 @@ class _Part(BaseModel):
 
 
 class Confidence(_Part):
-    """Mean largest posterior of the forget samples."""
+    """A share of the forget samples, or their mean largest posterior."""
 
     before: Share
     after: Share
@@ -194,6 +194,7 @@ class Result(_Part):
     evaluations: Count
     stopped: Literal["iterations", "converged", "calibrated", "line-search", "not-memorised"]
     forget_confidence: Confidence
+    forget_accuracy: Confidence | None
     separation: Separation | None
     retrain: Retrained | None
     counts: Counts

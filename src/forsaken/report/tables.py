@@ -79,6 +79,11 @@ def numbers(result: Result) -> list[Row]:
             (Cell(f"{sure['before']:.3f}"), Cell(f"{sure['after']:.3f}"), _cell(sure["retrained"], yardstick.reason)),
         ),
     ]
+    true = result["forget_accuracy"]
+    if true is not None and result["target"]["target"] == "corrected":
+        shares = (Cell(f"{true['before']:.3f}"), Cell(f"{true['after']:.3f}"))
+        last = _cell(true["retrained"], yardstick.reason)
+        rows.append(Row("Records with their true class", "share answered as their labels say", (*shares, last)))
     if apart is not None:
         meaning = (
             f"AUC of the confidence, records against {apart['n']:,} {AGAINST[apart['against']]} never trained on; "

@@ -51,7 +51,7 @@ def test_what_is_not_a_run(tmp_path: Path) -> None:
         ('{"schema": 1, "task": "digits"}', "has schema 1, but this version reads schema 2; run the request again"),
         ('{"schema": 3, "kind": "forsaken.result"}', "has schema 3"),
         ('{"schema": 2, "kind": "forsaken.certificate"}', "is of kind 'forsaken.certificate'"),
-        ('{"schema": 2, "kind": "forsaken.result"}', "task: Field required.* and 26 more; run the request again"),
+        ('{"schema": 2, "kind": "forsaken.result"}', "task: Field required.* and 27 more; run the request again"),
     ],
 )
 def test_damaged_results_are_named(tmp_path: Path, text: str, words: str) -> None:

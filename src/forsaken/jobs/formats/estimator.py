@@ -26,17 +26,27 @@ class EstimatorFile(Format):
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._whole = _read(checkpoint.weights, checkpoint.trusted)
+        try:
+            self._take_apart(checkpoint.weights)
+        except (TypeError, ValueError, RuntimeError, AttributeError, IndexError) as error:
+            if isinstance(error, ModelError):
+                raise
+            raise ModelError(
+                f"{checkpoint.weights} holds an estimator whose parts do not fit together; save the fitted one again"
+            ) from error
+
+    def _take_apart(self, path: Path) -> None:
         pipeline = isinstance(self._whole, Pipeline)
         if pipeline and len(self._whole) == 0:
-            raise ModelError(f"{checkpoint.weights} holds an empty pipeline; save the fitted one")
+            raise ModelError(f"{path} holds an empty pipeline; save the fitted one")
         self._steps = self._whole[:-1] if pipeline and len(self._whole) > 1 else None
         self.model = self._whole[-1] if pipeline else self._whole
         if not isinstance(self.model, BaseEstimator):
-            raise ModelError(
-                f"{checkpoint.weights} holds a {type(self.model).__name__}, expected a fitted scikit-learn classifier"
-            )
-        LinearModel(self.model)  # says what is wrong with an estimator that cannot be unlearned
+            raise ModelError(f"{path} holds a {type(self.model).__name__}, expected a fitted scikit-learn classifier")
+        weight = LinearModel(self.model).weight  # says what is wrong with an estimator that cannot be unlearned
         self.classes = np.asarray(self.model.classes_)
+        if self.classes.shape != (max(2, len(weight)),):
+            raise ValueError("classes")
 
     def write(self, model: Any, goal: Path) -> None:
         """Write the estimator, in its pipeline where it came in one."""

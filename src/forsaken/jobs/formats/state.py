@@ -10,6 +10,7 @@ import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 
 from forsaken.errors import ModelError
 from forsaken.jobs.code import call
@@ -31,6 +32,11 @@ class TensorFile(Format):
         if not isinstance(model, nn.Module):
             raise ModelError(
                 f"[model] factory returned {type(model).__name__}, expected a torch.nn.Module; return the network"
+            )
+        if any(weight.is_meta or isinstance(weight, UninitializedParameter) for weight in model.parameters()):
+            raise ModelError(
+                "[model] factory returned a network whose weights are not there yet (lazy, or on the meta device); "
+                "build it on the CPU and, where it is lazy, call it once"
             )
         _load(model, tensors, path)
         self._names = tuple(tensors)
