@@ -22,7 +22,7 @@ app = typer.Typer(
     name="forsaken",
     help="Make a trained classifier forget given samples, and measure how well it did.",
     epilog="Exit codes: 0 done; 2 wrong input or settings, and nothing was changed; 3 verify found a mismatch; "
-    "130 or 143 interrupted, and nothing was written.",
+    "130 or 143 interrupted.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -77,7 +77,7 @@ def main() -> None:
         _tell(error)
         sys.exit(BAD_INPUT)
     except _Interrupted as told:
-        Console(stderr=True).print("[bold red]interrupted[/]: nothing was written")
+        Console(stderr=True).print("[bold red]interrupted[/]")
         sys.exit(told.code)
 
 

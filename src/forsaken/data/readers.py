@@ -119,7 +119,8 @@ def _npz_labels(labels: Array, count: int, path: Path) -> Array:
     outside = np.flatnonzero((labels < 0) | (labels >= MOST_CLASSES))
     if len(outside):
         raise DataError(
-            f"{path}: the label of row {outside[0]} is {labels[outside[0]]}, expected a class number of 0 or more"
+            f"{path}: the label of row {outside[0]} is out of range, expected a class number of 0 or more and below "
+            f"{MOST_CLASSES:,}"
         )
     return labels.astype(np.int64)
 

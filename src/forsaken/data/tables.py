@@ -111,8 +111,8 @@ def labels_of(table: pa.Table, label: str, where: str) -> tuple[Array, tuple[str
     outside = np.flatnonzero((values < 0) | (values >= MOST_CLASSES))
     if len(outside):
         raise DataError(
-            f"{where}: the label of row {outside[0]} is {values[outside[0]]}, expected a class number of 0 or more and "
-            f"below {MOST_CLASSES:,}; is {label!r} the right column?"
+            f"{where}: the label of row {outside[0]} is out of range, expected a class number of 0 or more and below "
+            f"{MOST_CLASSES:,}; is {label!r} the right column?"
         )
     numbers = values.astype(np.int64)
     if NAME not in table.column_names:

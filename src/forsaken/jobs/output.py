@@ -133,9 +133,10 @@ def _publish(hidden: Path, folder: Path, force: bool, inputs: list[Path]) -> Non
     _check_free(folder, names, force, inputs)
     with _undisturbed():
         # The certificate goes first and comes last: a folder with one is whole, whatever happens in between.
+        earlier = (folder / CERTIFICATE).exists()
         _remove(folder / CERTIFICATE)
-        for name in _SOMETIMES:  # an earlier run's, which this one did not write
-            if force and name not in names and (folder / name).resolve() not in inputs:
+        for name in _SOMETIMES if earlier else ():
+            if name not in names and (folder / name).resolve() not in inputs:
                 _remove(folder / name)
         write_atomically(folder / _LIST, json.dumps(names).encode())
         for name in sorted(names, key=lambda name: name == CERTIFICATE):

@@ -32,7 +32,7 @@ def csv(tmp_path: Path, content: str) -> Path:
 def test_a_class_number_beyond_reason_is_refused_at_once(tmp_path) -> None:
     path = parquet(tmp_path, text=["a", "b"], label=[0, 10**12], label_name=["x", "y"])
     start = time.monotonic()
-    with pytest.raises(DataError, match=r"row 1 is 1000000000000, .* is 'label' the right column"):
+    with pytest.raises(DataError, match=r"row 1 is out of range, .* is 'label' the right column"):
         read_records(path)
     assert time.monotonic() - start < 5
 
@@ -83,7 +83,7 @@ def test_an_empty_class_name_is_refused(tmp_path) -> None:
 
 def test_unsigned_labels_do_not_turn_negative(tmp_path) -> None:
     np.savez(tmp_path / "own.npz", x=np.zeros((2, 1)), y=np.array([0, 2**63], dtype=np.uint64))
-    with pytest.raises(DataError, match=r"row 1 is 9223372036854775808"):
+    with pytest.raises(DataError, match=r"row 1 is out of range"):
         read_records(tmp_path / "own.npz")
 
 

@@ -14,6 +14,7 @@ import json
 import keyword
 import re
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +39,25 @@ _PLAIN = re.compile(r"[A-Za-z0-9_.]*")
 _OTHERS = {"as_string": re.compile(r"[A-Za-z0-9_ ,.>-]*"), "torch_version": re.compile(r"[A-Za-z0-9.+]*")}
 _SIZE = re.compile(
     r"(Symbol\('[su]\d{1,9}'(, (positive|integer|nonnegative|negative)=(True|False))*\)|Integer\(-?\d{1,18}\)"
-    r"|[su]\d{1,9}|\d{1,18}|Mul|Add|Mod|PythonMod|FloorDiv|CeilDiv|CleanDiv|Max|Min|int_oo|[-+ (),])*"
+    r"|[su]\d{1,9}|\d{1,18}|Mul|Add|Mod|PythonMod|FloorDiv|CeilDiv|CleanDiv|Max|Min|int_oo|[-+ (),])*+"
 )
 _OPERATION = re.compile(r"torch\.ops\.aten\.([a-z0-9_]+)\.([A-Za-z0-9_]+)")
 _PYTHON = re.compile(
     r"_operator\.(getitem|add|sub|mul|floordiv|truediv|mod|neg|eq|ne|lt|le|gt|ge)|math\.(ceil|floor|trunc)"
     r"|torch\.sym_(int|float|max|min|not)"
+)
+# All that zipfile, json and the walk below raise over a file that is not what its name says.
+_DAMAGED = (
+    zipfile.BadZipFile,
+    zlib.error,
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
 )
 _CONTAINERS = ("builtins.tuple", "builtins.list", "builtins.dict", None)
 _REFUSED = ("as_operator", "as_graph", "as_custom_obj", "as_complex", "source_fn_stack", "from_node")
@@ -58,15 +72,11 @@ def checked_archive(content: bytes, path: Path) -> bytes:
             f"{path} was not opened, since opening it could run code: {error}; export a plain module with "
             "torch.export, or give a factory and safetensors"
         ) from None
-    except (zipfile.BadZipFile, ValueError, RecursionError, NotImplementedError, EOFError, OSError, KeyError) as error:
+    except _DAMAGED as error:
         raise ModelError(
             f"{path} cannot be read as an exported program; expected a file that torch.export.save wrote with torch "
             f"{torch.__version__} or a little older: is it complete?"
         ) from error
-    except Exception as error:
-        if type(error).__module__ == "zlib":
-            raise ModelError(f"{path} cannot be read as an exported program: it is damaged") from error
-        raise
 
 
 class _NotPlainError(Exception):
