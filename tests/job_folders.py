@@ -289,8 +289,8 @@ class Nursery:
 
     _CODE = """
 import json, os, sys, traceback
-import matplotlib.figure, rich.progress, filelock
-import forsaken.cli.main, forsaken.jobs.run, forsaken.jobs.rehearsal, forsaken.jobs.output, forsaken.report.page
+import filelock, matplotlib.figure, rich.progress, torch._dynamo
+import forsaken.cli.main, forsaken.jobs.output, forsaken.jobs.reading, forsaken.jobs.run, forsaken.report.page
 for line in sys.stdin:
     words, folder, first = json.loads(line)
     child = os.fork()

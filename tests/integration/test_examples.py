@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import csv
 import hashlib
+import importlib.util
 import json
 import os
 import re
@@ -132,13 +133,13 @@ def secrets(played: Played) -> set[str]:
         gone = [row["text"] for row in rows(played.folder / "train.csv") if row["id"] in ids]
         assert len(gone) == 28
         return ids.union(*map(runs_of_words, gone))
-    from sklearn.datasets import load_breast_cancer
-
-    import_of = "import json, patients; print(json.dumps([x.tolist() for x, _ in patients.mixed_up()]))"
-    measured = json.loads(shell(f"python -c '{import_of}'", played.folder).stdout)
+    place = importlib.util.spec_from_file_location("patients_of_the_example", played.folder / "patients.py")
+    patients = importlib.util.module_from_spec(place)
+    place.loader.exec_module(patients)
+    measured = [x.tolist() for x, _ in patients.mixed_up()]
     assert len(measured) == 12
-    assert len(measured[0]) == load_breast_cancer().data.shape[1]
-    return {f"{abs(value):.5f}" for patient in measured for value in patient}
+    # All the digits that a float32 has, or one of the many numbers of a result would be the same by chance.
+    return {f"{abs(value):.7f}" for patient in measured for value in patient}
 
 
 @pytest.mark.parametrize("name", NAMES)
