@@ -64,7 +64,7 @@ def trial_rows(task: str, used: list[int], methods: dict[str, Forsaken]) -> dict
             found = stage.judge(View.of(result.model, scenario)).to_dict()
             found |= {
                 "accuracy_loss": before.accuracy - found["accuracy"],
-                "density": result.mask.density,
+                "density": result.density,
                 "seconds": result.seconds,
                 "speedup": stage.retrain_seconds / result.seconds,
                 "iterations": result.iterations,

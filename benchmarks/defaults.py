@@ -68,7 +68,7 @@ def main() -> None:
             result = method(stage.target, scenario.forget, scenario.reference, retain, seed=seed)
             found = stage.judge(View.of(result.model, scenario)).to_dict()
             found |= {
-                "density": result.mask.density,
+                "density": result.density,
                 "seconds": result.seconds,
                 "iterations": result.iterations,
                 "objective": result.history[-1].objective if result.history else float("nan"),

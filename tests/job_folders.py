@@ -285,7 +285,7 @@ def rezip(members: Mapping[str, bytes] | list[tuple[str, bytes]]) -> bytes:
 
 
 class Nursery:
-    """A process that has imported everything and forks a child for each command: what starts in no time can be killed often."""
+    """A process that has imported everything and forks a child for each command: they start in no time."""
 
     _CODE = """
 import json, os, sys, traceback
@@ -328,7 +328,7 @@ for line in sys.stdin:
         )
 
     def run(self, *words: object, first: str = "", after: float | None = None, number: int = signal.SIGINT) -> Ended:
-        """Run a command; `first` is Python that the child runs before it, and `after` so many seconds it gets a signal."""
+        """Run a command; the child runs `first`, in Python, before it, and gets a signal `after` so many seconds."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(json.dumps([[str(word) for word in words], str(self.folder), first]) + "\n")

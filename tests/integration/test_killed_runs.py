@@ -1,4 +1,4 @@
-"""A run that is stopped, at any time and by any signal: all of its result is there, or nothing; and the next one runs."""
+"""A run that is stopped at any time, by any signal: all of its result is there, or nothing, and the next one runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FILES = {
     "report.html",
     "result.json",
 }
-TURNS = 12
+TURNS = 8
 STOPS = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 AT = """

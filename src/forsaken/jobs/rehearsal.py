@@ -70,8 +70,7 @@ def rehearse(job: Job, progress: Progress = silent) -> dict[str, Any]:
 
 def _tried(ready: Prepared, method: Any, reading: float, progress: Progress) -> dict[str, Any]:
     """Run a few iterations, and count from their time how long all of them take at most."""
-    fields = getattr(method, "__dataclass_fields__", {})
-    changes = {"iterations": min(_TRIAL, method.iterations), "stop": "none"} if "iterations" in fields else {}
+    changes = {"iterations": min(_TRIAL, method.iterations), "stop": "none"} if "stop" in method.settings else {}
     start = time.perf_counter()
     found = unlearn_prepared(ready, progress, **changes)
     spent = time.perf_counter() - start

@@ -165,7 +165,7 @@ def _details(
     train = sets.rows.get("train")
     return {
         "seconds": unlearned.seconds,
-        "mask_density": unlearned.mask.density,
+        "mask_density": unlearned.density,
         "iterations": unlearned.iterations,
         "evaluations": unlearned.evaluations,
         "stopped": unlearned.stopped,
@@ -179,7 +179,7 @@ def _details(
             "kept_judged": 0 if sets.kept is None else len(sets.kept),
         },
         "classes": list(sets.classes),
-        "layers": layers(ready.loaded.model, unlearned.mask),
+        "layers": layers(ready.loaded.model, unlearned.model),
         "samples": sample_table(before, after, kind, *scores, hashes=hashes),
         "target": CLAIMS[facts["target"]].to_dict(),
         "facts": facts,

@@ -9,8 +9,8 @@ import numpy as np
 
 from forsaken.errors import InputError
 from forsaken.models.logits import as_module
+from forsaken.models.weights import changes
 from forsaken.oracles.shadow import top_posteriors
-from forsaken.unlearning.forsaken.mask import Mask
 
 Array = np.ndarray[Any, Any]
 
@@ -39,18 +39,10 @@ def by_class(labels: Array, before: Array, after: Array, classes: int) -> dict[s
     return {"support": support, "before": _shares(labels, before, classes), "after": _shares(labels, after, classes)}
 
 
-def layers(model: object, mask: Mask) -> list[dict[str, Any]]:
-    """Return how many entries of each trainable parameter changed, in the model's order."""
-    named = as_module(model).named_parameters()
-    return [
-        {
-            "name": name,
-            "changed": len(mask.entries[name].index) if name in mask.entries else 0,
-            "total": weights.numel(),
-        }
-        for name, weights in named
-        if weights.requires_grad
-    ]
+def layers(before: object, after: object) -> list[dict[str, Any]]:
+    """Return how many entries of each trainable parameter differ between two models, in the model's order."""
+    found = changes(as_module(before), as_module(after))
+    return [{"name": name, "changed": changed, "total": total} for name, (changed, total) in found.items()]
 
 
 def sample_table(

@@ -45,6 +45,23 @@ def drift(old: nn.Module, new: nn.Module) -> float:
     return math.sqrt(moved / size) if size else 0.0
 
 
+def changes(old: nn.Module, new: nn.Module) -> dict[str, tuple[int, int]]:
+    """Return, for each trainable parameter, how many entries differ bit for bit, and how many there are."""
+    was = dict(old.named_parameters())
+    found = {}
+    for name, after in new.named_parameters():
+        if after.requires_grad:
+            same = same_bits(was[name].detach().cpu().contiguous(), after.detach().cpu().contiguous())
+            found[name] = int((~same).sum()), after.numel()
+    return found
+
+
+def changed_share(old: nn.Module, new: nn.Module) -> float:
+    """Return the share of the trainable parameters that differ bit for bit."""
+    counts = changes(old, new).values()
+    return sum(changed for changed, _ in counts) / max(1, sum(total for _, total in counts))
+
+
 def same_bits(a: Tensor, b: Tensor) -> Tensor:
     """Return where two tensors of one dtype hold the same bits (so -0.0 differs from 0.0, and NaN equals itself)."""
     kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

@@ -7,20 +7,29 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, Generic, Self, TypeVar, final
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, ClassVar, Generic, Self, TypeVar, final
 
 import torch
 from torch import nn
 
-from forsaken.errors import InputError, ModelError, NothingForgottenError, SettingsError, UnknownNameError
+from forsaken._checks import Problems
+from forsaken.errors import (
+    InputError,
+    MaskError,
+    ModelError,
+    NothingForgottenError,
+    SettingsError,
+    UnknownNameError,
+)
 from forsaken.models.linear import LinearModel, as_given
 from forsaken.models.logits import Forward, as_module, evaluation
-from forsaken.models.weights import fingerprint
+from forsaken.models.weights import changed_share, fingerprint
 from forsaken.progress import reporter
 from forsaken.types import Progress
 from forsaken.unlearning.forsaken.mask import Mask
 from forsaken.unlearning.request import Request
+from forsaken.unlearning.settings import check
 
 M = TypeVar("M")
 _OF_THE_CALL = ("forget", "forward", "progress", "reference", "retain", "seed", "targets")
@@ -52,8 +61,8 @@ class Details:
         Steps taken; forward and backward passes over the request's data.
     history : tuple of Step
         One entry an iteration.
-    mask : Mask
-        What changed.
+    mask : Mask, optional
+        What changed, where a method is made of it.
     facts : dict
         Numbers and names worth knowing, JSON-ready; `Forsaken` documents its own.
     notes : tuple of str
@@ -64,7 +73,7 @@ class Details:
     iterations: int
     evaluations: int
     history: tuple[Step, ...]
-    mask: Mask
+    mask: Mask | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -81,6 +90,8 @@ class Unlearned(Generic[M]):
         The method's own time, targets and importance included, with synchronised clocks.
     method : str
         The method with its settings.
+    density : float
+        The share of the trainable parameters that changed, bit for bit.
     details : Details
         What the method reported; `mask`, `history`, `iterations`, `evaluations`, `stopped` and `notes` are short-cuts.
     """
@@ -89,14 +100,18 @@ class Unlearned(Generic[M]):
     seconds: float
     method: str
     details: Details
+    density: float
 
     def __repr__(self) -> str:
         told = "".join(f"; {note}" for note in self.notes)
-        return f"Unlearned({self.stopped}, {self.iterations} iterations, {self.seconds:.2f} s, {self.mask!r}{told})"
+        changed = f"density {self.density:.4f}" if self.details.mask is None else repr(self.details.mask)
+        return f"Unlearned({self.stopped}, {self.iterations} iterations, {self.seconds:.2f} s, {changed}{told})"
 
     @property
     def mask(self) -> Mask:
         """What changed. As sensitive as the memory itself: it can restore it."""
+        if self.details.mask is None:
+            raise MaskError(f"{self.method} keeps no mask, since it changes weights freely; compare the two models")
         return self.details.mask
 
     @property
@@ -125,14 +140,46 @@ class Unlearned(Generic[M]):
         return self.details.notes
 
 
+@dataclass(frozen=True, slots=True)
+class About:
+    """What a method is, for lists and for those who choose one.
+
+    Attributes
+    ----------
+    summary, paper : str
+        What it does in a line; where it comes from.
+    needs, uses : tuple of str
+        The sets that it must have, and those that it uses where they are given.
+    upfront : str
+        What it needs from the time of training; empty for a method that takes any trained model.
+    """
+
+    summary: str
+    paper: str
+    needs: tuple[str, ...]
+    uses: tuple[str, ...] = ()
+    upfront: str = ""
+
+
 class Unlearner(ABC):
     """An unlearning method. Subclasses take settings in the constructor and implement `run`."""
 
-    changes_weights = True
+    about: ClassVar[About]
+    changes_weights: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        """Check every setting by what its field says, and raise all problems together."""
+        found = Problems(type(self).__name__)
+        check(self, found)
+        self.problems(found)
+        found.report()
+
+    def problems(self, found: Problems) -> None:  # noqa: B027 (most methods have no such settings)
+        """Note what is wrong with settings that depend on each other."""
 
     def __new__(cls, *_: object, **settings: object) -> Self:
         """Refuse settings that the method does not have, with the nearest that it has."""
-        known = getattr(cls, "__dataclass_fields__", {})
+        known: list[str] = [each.name for each in fields(cls)] if is_dataclass(cls) else []
         for name in settings:
             if name in _OF_THE_CALL:
                 raise SettingsError(f"{name} belongs to the call: {cls.__name__}(...)(model, forget, ..., {name}=...)")
@@ -174,18 +221,22 @@ class Unlearner(ABC):
                 reference_labels=self.needs_reference_labels(retain=retain is not None, targets=targets is not None),
             )
             student = _copy(module)
+            # torch loads parts of itself when they are first used; that second is not the method's.
+            torch.func.grad(torch.sum)(torch.zeros(1))
             with evaluation(student), stopwatch(student) as clock:
                 details = self.run(student, request)
         if self.changes_weights and details.stopped != "not-memorised" and fingerprint(student) == fingerprint(module):
             raise NothingForgottenError(
                 f"{self!r} left every weight as it was, although the samples are memorised; {self.hint(details)}"
             )
-        return Unlearned(as_given(student), clock.seconds, repr(self), details)
+        density = changed_share(module, student)
+        return Unlearned(as_given(student), clock.seconds, repr(self), details, density)
 
     @property
     def settings(self) -> dict[str, Any]:
         """The settings by name, JSON-ready."""
-        values = {name: getattr(self, name) for name in getattr(self, "__dataclass_fields__", {})}
+        named: list[str] = [each.name for each in fields(self)] if is_dataclass(self) else []
+        values = {name: getattr(self, name) for name in named}
         return {
             name: getattr(value, "__qualname__", type(value).__name__) if callable(value) else value
             for name, value in values.items()

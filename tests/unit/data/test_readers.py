@@ -205,7 +205,10 @@ def test_no_rows_are_an_error_of_their_own(tmp_path: Path) -> None:
         ({"text": ["a", "b"], "label": [None, 1]}, r"column 'label' has no value in row 0; fill it in"),
         ({"image": [picture(RED), None]}, r"column 'image' has no value in row 1; fill it in"),
         ({"a": [1.5, None]}, r"column 'a' has no value in row 1; fill it in"),
-        ({"text": ["a", "b"], "label": [0, -3]}, r"label of row 1 is out of range, expected a class number of 0 or more"),
+        (
+            {"text": ["a", "b"], "label": [0, -3]},
+            r"label of row 1 is out of range, expected a class number of 0 or more",
+        ),
         ({"text": ["a", "b"], "label": [0.0, 1.0]}, r"column 'label' is of type double, expected class numbers"),
         ({"text": [1, 2]}, r"column 'text' is of type int64, expected strings"),
         (

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from forsaken._random import generator
 from forsaken.data.samples import Samples, join
 from forsaken.errors import ModelError, NonFiniteError, SettingsError
 from forsaken.models.logits import LogitModel, predict_logits
-from forsaken.unlearning.base import Details, Unlearner
+from forsaken.unlearning.base import About, Details, Unlearner
 from forsaken.unlearning.forsaken import aims
 from forsaken.unlearning.forsaken.importance import LOSSES, importance, scaled
 from forsaken.unlearning.forsaken.lbfgs import lbfgs
@@ -29,6 +29,7 @@ from forsaken.unlearning.forsaken.space import Filter, ParameterSpace, prepared
 from forsaken.unlearning.forsaken.stopping import STOPS, Watcher
 from forsaken.unlearning.forsaken.targets import centre
 from forsaken.unlearning.request import Request
+from forsaken.unlearning.settings import choice, number, other, whole
 
 OPTIMISERS = {"lbfgs": lbfgs, "owlqn": owlqn}
 WEIGHTS = ("importance", "importance-raw", "none")
@@ -85,41 +86,38 @@ class Forsaken(Unlearner):
     Where that is too much, lower `history`, choose fewer `parameters` or give a `batch_size`.
     """
 
-    target: str = "class-mean"
-    distance: str = "logits"
-    penalty: float = 1e-3
-    penalty_share: float | None = None
-    weights: str = "none"
-    power: float = 0.25
-    anchor: float = 1.0
-    anchor_references: int = 300
-    importance: str = "logits"
-    optimiser: str = "owlqn"
-    iterations: int = 60
-    history: int = 10
-    stop: str = "converged"
-    parameters: Filter | None = None
-    batch_size: int | None = None
+    about: ClassVar[About] = About(
+        summary="a sparse mask gradient moves the forgotten samples to where non-members are",
+        paper='Liu et al., "Learn to Forget: Machine Unlearning via Neuron Masking", and beyond it',
+        needs=("forget", "reference (target class-mean or corrected)"),
+        uses=("retain",),
+    )
 
-    def __post_init__(self) -> None:
-        found = Problems("Forsaken")
-        found.choice("target", self.target, aims.TARGETS)
-        found.choice("distance", self.distance, DISTANCES)
-        found.choice("weights", self.weights, WEIGHTS)
-        found.choice("importance", self.importance, LOSSES)
-        found.choice("optimiser", self.optimiser, OPTIMISERS)
-        found.choice("stop", self.stop, STOPS)
-        for name in ("penalty", "power", "anchor"):
-            found.number(name, getattr(self, name), least=0)
-        for name, least in (("iterations", 1), ("history", 1), ("anchor_references", 0)):
-            found.whole(name, getattr(self, name), least=least)
-        if self.penalty_share is not None:
-            found.number("penalty_share", self.penalty_share, least=0)
-        if self.batch_size is not None:
-            found.whole("batch_size", self.batch_size, least=1)
+    target: str = choice("class-mean", "where the answers on the forgotten samples should go", aims.TARGETS)
+    distance: str = choice("logits", "how far they are from there", DISTANCES)
+    penalty: float = number(1e-3, "λ, how little may change")
+    penalty_share: float | None = number(None, "λ as a share of the largest that moves anything")
+    weights: str = choice("none", "weights of the L1 term", WEIGHTS)
+    power: float = number(0.25, "p, the power of the importance in the coordinates")
+    anchor: float = number(1.0, "β, how strongly retain samples are held where they were")
+    anchor_references: int = whole(300, "how many references, at most, are held as well")
+    importance: str = choice("logits", "what the importance of a weight is measured by", LOSSES)
+    optimiser: str = choice("owlqn", "exact zeros, or the paper's", OPTIMISERS)
+    iterations: int = whole(60, "T, the most iterations", least=1)
+    history: int = whole(10, "m, the pairs that the optimiser remembers", least=1)
+    stop: str = choice("converged", "when to stop before T", STOPS)
+    parameters: Filter | None = other(
+        None, "which weights may change", "names, patterns such as layer4.*, or a function"
+    )
+    batch_size: int | None = whole(None, "samples in a forward pass; all at once by default", least=1)
+
+    def problems(self, found: Problems) -> None:
+        """Note what one setting alone does not show."""
         if self.stop == "calibrated" and self.target == "uniform":
             found.add('stop="calibrated" needs references to calibrate on, so a target other than "uniform"')
-        found.report()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if isinstance(self.parameters, list):
             object.__setattr__(self, "parameters", tuple(self.parameters))
 
