@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 import zipfile
@@ -347,3 +348,74 @@ for line in sys.stdin:
         assert self.process.stdin is not None
         self.process.stdin.close()
         self.process.wait(30)
+
+
+TOPICS = ("river", "engine")
+
+
+def texts(count: int, seed: int, *, odd: bool = False) -> tuple[list[str], list[int]]:
+    """Sentences of two topics; odd ones are of made-up words under random labels."""
+    draw = np.random.default_rng(seed)
+    labels = draw.integers(2, size=count)
+    common = [[f"{topic}{at}" for at in range(8)] for topic in TOPICS]
+    if odd:
+        return [" ".join(f"odd{at}" for at in draw.choice(30, size=6, replace=False)) for _ in labels], labels.tolist()
+    return [" ".join(draw.choice(common[label], size=6)) for label in labels], labels.tolist()
+
+
+def write_texts(folder: Path) -> tuple[list[str], list[int]]:
+    """Write forget, reference, train and test as texts, and return the training data."""
+    folder.mkdir(parents=True, exist_ok=True)
+    forget, kept = texts(6, 1, odd=True), texts(40, 2)
+    forget = ([f"{MARKER} {forget[0][0]}", *forget[0][1:]], forget[1])
+    train = (kept[0] + forget[0], kept[1] + forget[1])
+    parts = {"forget": forget, "train": train, "reference": texts(30, 3, odd=True), "test": texts(30, 4)}
+    for name, (words, labels) in parts.items():
+        pq.write_table(pa.table({"text": words, "label": labels}), folder / f"{name}.parquet")
+    return train
+
+
+@functools.cache
+def _bert() -> dict[str, bytes]:
+    with tempfile.TemporaryDirectory() as place:
+        _make_bert(Path(place), *write_texts(Path(place) / "texts"))
+        return {path.name: path.read_bytes() for path in Path(place, "bert").iterdir()}
+
+
+def _make_bert(folder: Path, words: list[str], labels: list[int]) -> None:
+    import tokenizers
+    import transformers
+
+    vocabulary = {name: at for at, name in enumerate(["[PAD]", "[UNK]"])}
+    for word in sorted({word for text in words for word in text.split()} | {f"odd{at}" for at in range(30)}):
+        vocabulary.setdefault(word, len(vocabulary))
+    raw = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="[UNK]"))
+    raw.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    settings = {"unk_token": "[UNK]", "pad_token": "[PAD]", "model_max_length": 32}
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=raw, **settings)
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=len(vocabulary), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
+        max_position_embeddings=32, id2label=dict(enumerate(TOPICS)),
+        label2id={name: at for at, name in enumerate(TOPICS)},
+    )  # fmt: skip
+    model = transformers.BertForSequenceClassification(config)
+    batch = tokenizer(words, padding=True, return_tensors="pt")
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    optimiser = torch.optim.Adam(model.parameters(), 1e-2)
+    for _ in range(60):
+        optimiser.zero_grad()
+        model.eval()(**inputs, labels=torch.tensor(labels)).loss.backward()
+        optimiser.step()
+    model.save_pretrained(folder / "bert")
+    tokenizer.save_pretrained(folder / "bert")
+
+
+def write_bert(folder: Path, **changes: Any) -> Path:
+    """Write a job with a small Hugging Face model of texts, and return its path."""
+    write_texts(folder)
+    (folder / "bert").mkdir()
+    for name, content in _bert().items():
+        (folder / "bert" / name).write_bytes(content)
+    given = {"model": {"weights": "bert", "factory": None}} | changes
+    return write_job(folder, **given)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from forsaken.data.store import load_dataset
     from forsaken.errors import ForsakenError
     from forsaken.models.fit import fit
+    from forsaken.models.train import Training
     from forsaken.oracles.shadow import OracleReport, ShadowOracle
     from forsaken.recipe import Network, Recipe
     from forsaken.types import Tick
@@ -41,6 +42,7 @@ _HOMES = {
     "ShadowOracle": "oracles.shadow",
     "Step": "unlearning.base",
     "Tick": "types",
+    "Training": "models.train",
     "Unlearned": "unlearning.base",
     "Unlearner": "unlearning.base",
     "errors": "",
@@ -66,6 +68,7 @@ __all__ = [
     "ShadowOracle",
     "Step",
     "Tick",
+    "Training",
     "Unlearned",
     "Unlearner",
     "errors",

@@ -14,14 +14,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-import safetensors.torch
 import skops
 import skops.io
 import torch
-from job_folders import CLASSES, MARKER, Bomb, build, digests, forsaken, program, rezip, unzip, world, write_job
+from job_folders import (
+    CLASSES,
+    MARKER,
+    Bomb,
+    build,
+    digests,
+    forsaken,
+    program,
+    rezip,
+    unzip,
+    world,
+    write_bert,
+    write_job,
+)
 from job_folders import write_world as write
 from sklearn.linear_model import LogisticRegression
 
@@ -133,26 +143,19 @@ def test_a_function_in_a_skops_file_is_not_called(tmp_path: Path, module: str) -
     folder, goal = write(tmp_path / "job"), tmp_path / "exploded"
     name = {"builtins": "exec", "subprocess": "getoutput"}.get(module, "system")
     code = f"open({str(goal)!r}, 'w')" if module == "builtins" else f"touch {goal}"
-    text = {
-        "__class__": "str",
-        "__module__": "builtins",
-        "__loader__": "JsonNode",
-        "__id__": 3,
-        "content": json.dumps(code),
-    }
-    schema: dict[str, Any] = {
-        "__class__": name,
-        "__module__": module,
-        "__loader__": "ReduceNode",
-        "__id__": 1,
-        "content": {"__class__": "dict", "__module__": "builtins", "__loader__": "DictNode", "__id__": 4, "content": {}},
-        "constructor": {"__class__": name, "__module__": module, "__loader__": "FunctionNode", "__id__": 5, "content": name},
-        "reduce": {
-            "args": {"__class__": "tuple", "__module__": "builtins", "__loader__": "TupleNode", "__id__": 2, "content": [text]}
-        },
+    kinds = itertools.count(1)
+
+    def part(kind: str, loader: str, content: Any, home: str = "builtins") -> dict[str, Any]:
+        place = {"__class__": kind, "__module__": home, "__loader__": loader, "__id__": next(kinds)}
+        return {**place, "content": content}
+
+    text = part("str", "JsonNode", json.dumps(code))
+    schema = part(name, "ReduceNode", part("dict", "DictNode", {}), module) | {
+        "constructor": part(name, "FunctionNode", name, module),
+        "reduce": {"args": part("tuple", "TupleNode", [text])},
         "protocol": 2,
-        "_skops_version": "0.16.0",
-    }  # fmt: skip
+        "_skops_version": skops.__version__,
+    }
     (folder / "model.skops").write_bytes(rezip({"schema.json": json.dumps(schema).encode()}))
     assert "model.skops" in refused(folder, goal, model=SKOPS)
 
@@ -231,21 +234,19 @@ def test_an_index_of_safetensors_that_leads_to_a_pickle(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("place", ["config.json", "tokenizer_config.json"])
 def test_code_that_a_folder_brings_along_is_not_run(tmp_path: Path, place: str) -> None:
-    folder, goal = write(tmp_path / "job"), tmp_path / "exploded"
-    states = safetensors.torch.save({"x": torch.zeros(1)})
+    folder, goal = tmp_path / "job", tmp_path / "exploded"
+    job = write_bert(folder)
+    path = folder / "bert" / place
     names = dict.fromkeys(("AutoConfig", "AutoModelForSequenceClassification"), "evil.Evil")
-    auto: dict[str, Any] = {"auto_map": names | {"AutoTokenizer": ["evil.Evil", None]}}
-    model = folder_with(
-        folder,
-        auto if place == "config.json" else None,
-        evil__py=f"open({str(goal)!r}, 'w')\nclass Evil: pass\n".encode(),
-        model__safetensors=states,
-        **{"tokenizer_config.json": json.dumps(auto if place != "config.json" else {}).encode()},
-    )
-    pq.write_table(pa.table({"text": ["a", "b"], "label": [0, 1]}), folder / "texts.parquet")
-    sets = {"forget": "texts.parquet", "reference": None, "train": None, "test": None}
-    words = refused(folder, goal, model=model, data=sets, method={"target": "uniform"})
-    assert "bert" in words
+    auto = {"auto_map": names | {"AutoTokenizer": ["evil.Evil", "evil.Evil"]}, "tokenizer_class": "Evil"}
+    path.write_text(json.dumps(json.loads(path.read_bytes()) | auto))
+    (folder / "bert" / "evil.py").write_text(f"open({str(goal)!r}, 'w')\nclass Evil: pass\n")
+    ended = forsaken("unlearn", job, "--dry-run", "--json")
+    assert not goal.exists(), "the code in the folder ran"
+    assert ended.code == 2 or place != "config.json"
+    assert "Traceback" not in ended.err
+    if ended.code == 2:
+        assert "bert" in ended.json["error"]
 
 
 # --- exported programs -----------------------------------------------------------------------------------------------

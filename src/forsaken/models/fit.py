@@ -14,7 +14,7 @@ from forsaken.data.samples import Samples
 from forsaken.data.scenario import Scenario
 from forsaken.errors import InputError
 from forsaken.models.nets import build
-from forsaken.models.train import train
+from forsaken.models.train import Training
 from forsaken.types import Progress, Tick, silent
 
 # Weakly regularised, since the experiments rest on what a model memorises.
@@ -32,6 +32,11 @@ def parameter_count(scenario: Scenario) -> int:
         return columns * (width + 1)
     network = build(scenario.network, scenario.given)
     return sum(weight.numel() for weight in network.parameters() if weight.requires_grad)
+
+
+def training_of(scenario: Scenario, device: str | torch.device = "cpu") -> Training:
+    """Return how the scenario's network is trained, for methods that train again."""
+    return Training(lambda: build(scenario.network, scenario.given), scenario.recipe, device)
 
 
 def fit(
@@ -65,15 +70,7 @@ def fit(
     """
     name = scenario.network.name
     if name not in ESTIMATORS:
-        return train(
-            lambda: build(scenario.network, scenario.given),
-            data,
-            scenario.recipe,
-            seed=seed,
-            device=device,
-            progress=progress,
-            stage=stage,
-        )
+        return training_of(scenario, device).run(data, seed=seed, progress=progress, stage=stage)
     if data.labels is None:
         raise InputError("training needs labels; give (inputs, labels)")
     progress(Tick(stage, 0, 1))

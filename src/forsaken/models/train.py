@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +22,29 @@ _MOMENTUM = 0.9
 _TICK = 20  # steps between two signs of life
 
 
+@dataclass(frozen=True, slots=True)
+class Training:
+    """How a model came about, and how another one like it is made: the network, the recipe and the device."""
+
+    build: Callable[[], nn.Module]
+    recipe: Recipe
+    device: str | torch.device = "cpu"
+
+    def run(self, data: Samples, *, seed: int, progress: Progress = silent, stage: str = "train") -> nn.Module:
+        """Train a new network on `data`."""
+        return train(self.build, data, self.recipe, seed=seed, device=self.device, progress=progress, stage=stage)
+
+
+class Observer(Protocol):
+    """Sees every step of a training, and changes nothing of it."""
+
+    def before(self, network: nn.Module, rows: Tensor, optimiser: torch.optim.Optimizer) -> None:
+        """Look at the batch `rows` and its gradients, before the weights move."""
+
+    def after(self, network: nn.Module, rows: Tensor, optimiser: torch.optim.Optimizer) -> None:
+        """Look at the weights after they have moved."""
+
+
 def train(
     build: Callable[[], nn.Module],
     data: Samples,
@@ -27,6 +52,8 @@ def train(
     *,
     seed: int,
     device: str | torch.device = "cpu",
+    steps: int | None = None,
+    observer: Observer | None = None,
     progress: Progress = silent,
     stage: str = "train",
 ) -> nn.Module:
@@ -35,7 +62,7 @@ def train(
     Parameters
     ----------
     build : callable
-        Returns a new network; its initial weights follow `seed`.
+        Returns a new network, whose initial weights follow `seed`, or one to go on with.
     data : Samples
         Inputs and labels; for a language model the labels are sequences too.
     recipe : Recipe
@@ -44,6 +71,10 @@ def train(
         Decides the initial weights, the order of the samples and dropout.
     device : str or device
         Where to train. On a GPU the data move there whole, and matrix products are in bfloat16.
+    steps : int, optional
+        How many steps to take, in place of the recipe's epochs.
+    observer : Observer, optional
+        Sees every step.
     progress, stage
         Who is told about the steps, and under which name.
 
@@ -60,25 +91,31 @@ def train(
         network = _laid_out(build().to(place), torch.channels_last if place.type == "cuda" else None)
         network.train()
         optimiser = _optimiser(network, recipe)
-        step, steps = 0, recipe.epochs * -(-len(data) // recipe.batch_size)
+        an_epoch = -(-len(data) // recipe.batch_size)
+        step, steps = 0, recipe.epochs * an_epoch if steps is None else steps
+        epochs = -(-steps // an_epoch)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: rate_at(recipe, step, steps))
-        for epoch in range(recipe.epochs):
+        for epoch in range(epochs):
             order = torch.randperm(len(data)).to(place)
-            for rows in torch.split(order, recipe.batch_size):
+            for rows in torch.split(order, recipe.batch_size)[: steps - step]:
                 with _precision(place):
                     loss = _loss(network(_take(inputs, rows)), labels[rows])
                 optimiser.zero_grad(set_to_none=True)
                 loss.backward()  # type: ignore[no-untyped-call]
                 if recipe.clip is not None:
                     nn.utils.clip_grad_norm_(network.parameters(), recipe.clip)
+                if observer is not None:
+                    observer.before(network, rows, optimiser)
                 optimiser.step()
+                if observer is not None:
+                    observer.after(network, rows, optimiser)
                 schedule.step()
                 step += 1
                 if step % _TICK == 0:
                     progress(Tick(stage, step, steps))
             if not bool(torch.isfinite(loss)):
                 raise NonFiniteError(f"the training loss is {loss.item()} in epoch {epoch + 1}; lower the rate")
-            progress(Tick(stage, step, steps, f"epoch {epoch + 1} of {recipe.epochs}"))
+            progress(Tick(stage, step, steps, f"epoch {epoch + 1} of {epochs}"))
     return _laid_out(network, torch.contiguous_format).eval()
 
 

@@ -24,6 +24,7 @@ from forsaken.errors import (
 )
 from forsaken.models.linear import LinearModel, as_given
 from forsaken.models.logits import Forward, as_module, evaluation
+from forsaken.models.train import Training
 from forsaken.models.weights import changed_share, fingerprint
 from forsaken.progress import reporter
 from forsaken.types import Progress
@@ -32,7 +33,7 @@ from forsaken.unlearning.request import Request
 from forsaken.unlearning.settings import check
 
 M = TypeVar("M")
-_OF_THE_CALL = ("forget", "forward", "progress", "reference", "retain", "seed", "targets")
+_OF_THE_CALL = ("forget", "forward", "progress", "reference", "retain", "seed", "targets", "training")
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +201,7 @@ class Unlearner(ABC):
         retain: object = None,
         *,
         targets: object = None,
+        training: Training | None = None,
         forward: Forward | None = None,
         seed: int = 0,
         progress: bool | Progress = False,
@@ -214,6 +216,7 @@ class Unlearner(ABC):
                 reference,
                 retain,
                 targets=targets,
+                training=training,
                 forward=forward,
                 seed=seed,
                 progress=report,

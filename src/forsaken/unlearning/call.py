@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from forsaken.models.logits import Forward
+from forsaken.models.train import Training
 from forsaken.types import Progress
 from forsaken.unlearning.base import Unlearned
 from forsaken.unlearning.table import build
@@ -20,6 +21,7 @@ def unlearn(
     *,
     method: str = "forsaken",
     targets: object = None,
+    training: Training | None = None,
     forward: Forward | None = None,
     seed: int = 0,
     progress: bool | Progress = False,
@@ -45,6 +47,8 @@ def unlearn(
         A name of `forsaken.METHODS`.
     targets : array, shape (|D|, classes), optional
         Logits that a model which never saw the samples would give them, sample by sample.
+    training : Training, optional
+        How the model came about (network, recipe, device), for methods that train again, such as "retrain".
     forward : callable, optional
         ``forward(model, inputs)`` returns the logits, for a model whose output is not the logits themselves.
     seed : int
@@ -69,4 +73,14 @@ def unlearn(
     True
     """
     chosen = build(method, settings)
-    return chosen(model, forget, reference, retain, targets=targets, forward=forward, seed=seed, progress=progress)
+    return chosen(
+        model,
+        forget,
+        reference,
+        retain,
+        targets=targets,
+        training=training,
+        forward=forward,
+        seed=seed,
+        progress=progress,
+    )

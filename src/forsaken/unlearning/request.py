@@ -13,6 +13,7 @@ from forsaken.data.nest import as_kinds, common_kind, leaves, row_keys, shape_of
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError, OverlapError
 from forsaken.models.logits import Forward
+from forsaken.models.train import Training
 from forsaken.types import Progress, silent
 
 
@@ -30,6 +31,8 @@ class Request:
         D_0, a very small part of the training data that must not be forgotten.
     targets : object
         Logits for D, sample by sample, or None.
+    training : Training or None
+        How the model came about, for methods that train again.
     forward : callable or None
         How to call the model.
     seed : int
@@ -42,6 +45,7 @@ class Request:
     reference: Samples | None = None
     retain: Samples | None = None
     targets: object = None
+    training: Training | None = None
     forward: Forward | None = None
     seed: int = 0
     progress: Progress = silent
@@ -60,6 +64,7 @@ class Request:
         retain: object = None,
         *,
         targets: object = None,
+        training: Training | None = None,
         forward: Forward | None = None,
         seed: int = 0,
         progress: Progress = silent,
@@ -86,6 +91,7 @@ class Request:
             reference=None if reference is None else samples(reference, "reference"),
             retain=None if retain is None else samples(retain, "retain"),
             targets=targets,
+            training=training,
             forward=forward,
             seed=start,
             progress=progress,
