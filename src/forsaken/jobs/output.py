@@ -44,8 +44,7 @@ def output(
         What the run will write for sure, so that it is refused before the work and not after it.
     """
     read = [path.resolve() for path in inputs]
-    _check_place(folder, read)
-    made = _make(folder)
+    made = _make(folder, read)
     lock = FileLock(folder / _LOCK)
     try:
         lock.acquire(timeout=0)
@@ -85,13 +84,16 @@ def _check_place(folder: Path, inputs: list[Path]) -> None:
             raise OutputError(f"{folder} lies in {each}, which the job reads; name an output folder outside of it")
 
 
-def _make(folder: Path) -> list[Path]:
+def _make(folder: Path, inputs: list[Path]) -> list[Path]:
     """Make the folder where it is not there, and return what was made, from the inside out."""
-    if folder.exists() and not folder.is_dir():
-        raise OutputError(f"{folder} is a file, not a folder; name another one")
     try:
+        _check_place(folder, inputs)
+        if folder.exists() and not folder.is_dir():
+            raise OutputError(f"{folder} is a file, not a folder; name another one")
         made = [each for each in (folder, *folder.parents) if not each.exists()]
         folder.mkdir(parents=True, exist_ok=True)
+    except OutputError:
+        raise
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise OutputError(f"cannot make the folder {folder}: {reason}; name another one") from error
@@ -140,8 +142,8 @@ def _publish(hidden: Path, folder: Path, force: bool, inputs: list[Path]) -> Non
                 _remove(folder / name)
         write_atomically(folder / _LIST, json.dumps(names).encode())
         for name in sorted(names, key=lambda name: name == CERTIFICATE):
-            if (folder / name).is_dir() and not (folder / name).is_symlink():
-                shutil.rmtree(folder / name)
+            if (hidden / name).is_dir() or (folder / name).is_dir():
+                _remove(folder / name)
             (hidden / name).replace(folder / name)
         (folder / _LIST).unlink()
 

@@ -88,6 +88,8 @@ def _copied(content: bytes) -> bytes:
         members = [member for member in archive.infolist() if not member.is_dir()]
         root = members[0].filename.partition("/")[0] if members else ""
         names = [member.filename.removeprefix(f"{root}/") for member in members]
+        if _PROGRAM not in names:
+            raise ValueError("no program")
         for member, name in zip(members, names, strict=True):
             if not _ROOT.fullmatch(root) or not member.filename.startswith(f"{root}/") or not _MEMBER.fullmatch(name):
                 raise _NotPlainError(f"it holds {member.filename[:80]!r}")
@@ -96,8 +98,6 @@ def _copied(content: bytes) -> bytes:
         if len(set(names)) != len(names):
             raise _NotPlainError("two of its members have the same name")
         parts = {name: archive.read(member) for member, name in zip(members, names, strict=True)}
-    if _PROGRAM not in parts:
-        raise ValueError("no program")
     for name, config in _CONFIGS.items():
         if name in parts:
             _check_config(json.loads(parts[name]), config, name)

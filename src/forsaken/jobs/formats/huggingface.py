@@ -16,6 +16,7 @@ from forsaken.jobs.formats.base import Checkpoint, Format
 
 _CONFIG = "config.json"
 _WEIGHTS = (".safetensors", ".safetensors.index.json")
+_TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json")
 _BESIDES = ("*.json", "*.txt", "*.model")  # tokenizers and notes; weights are written anew
 
 
@@ -37,8 +38,8 @@ class HuggingFaceFolder(Format):
         _refuse_code(folder)
         transformers = _library()
         try:
-            self.model = transformers.AutoModelForSequenceClassification.from_pretrained(
-                folder, local_files_only=True, use_safetensors=True, trust_remote_code=False
+            self.model, told = transformers.AutoModelForSequenceClassification.from_pretrained(
+                folder, local_files_only=True, use_safetensors=True, trust_remote_code=False, output_loading_info=True
             )
         except Exception as error:  # a damaged folder may raise anything
             text = str(error).strip().splitlines()
@@ -46,6 +47,12 @@ class HuggingFaceFolder(Format):
                 f"{folder} cannot be read as a sequence-classification model ({type(error).__name__}"
                 f"{f': {text[0][:200]}' if text else ''}); expected a folder that model.save_pretrained wrote"
             ) from error
+        absent = sorted(str(name) for name in (*told["missing_keys"], *told["mismatched_keys"]))
+        if absent:
+            raise ModelError(
+                f"{folder} lacks {len(absent)} of the model's weights ({', '.join(absent[:3])}), which would be made up; "
+                "expected a trained sequence-classification model, with its head"
+            )
         names = self.model.config.id2label
         self.classes = np.array([str(names.get(at, at)) for at in range(len(names))], dtype=object)
 
@@ -72,6 +79,11 @@ class HuggingFaceFolder(Format):
         return [dict(tokenizer(records.content.tolist(), **settings)) for records in parts]
 
     def _tokenizer(self) -> Any:
+        if not any((self._folder / name).is_file() for name in _TOKENIZERS) and not list(self._folder.glob("*.model")):
+            raise ModelError(
+                f"{self._folder} has no tokenizer; save it there with tokenizer.save_pretrained(folder), or name a "
+                "function with prepare ="
+            )
         try:
             tokenizer = _library().AutoTokenizer.from_pretrained(
                 self._folder, local_files_only=True, trust_remote_code=False

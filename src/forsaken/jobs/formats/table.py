@@ -23,6 +23,8 @@ FORMATS: dict[tuple[str, ...], type[Format]] = {
     SKOPS: EstimatorFile,
 }
 
+_HALF = (torch.float16, torch.bfloat16)
+
 
 def load_model(job: Job, weights: Path | None = None) -> Format:
     """Read the job's model, or one of the same kind from other `weights`, onto the job's device."""
@@ -61,6 +63,11 @@ def _place(loaded: Format, device: str) -> None:
     if device == "cpu":
         if isinstance(loaded.model, nn.Module):
             loaded.model.to("cpu")
+            if any(weight.dtype in _HALF for weight in loaded.model.parameters()):
+                raise ModelError(
+                    'the weights are in half precision, which a CPU is not up to; set device = "cuda", or save them as '
+                    "float32"
+                )
         return
     if not isinstance(loaded.model, nn.Module):
         raise SettingsError(f"device is {device!r}, but a scikit-learn estimator runs on the CPU; leave device out")
