@@ -78,6 +78,8 @@ def output(
 
 
 def _check_place(folder: Path, inputs: list[Path]) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise OutputError(f"{folder} is a file, not a folder; name another one")
     place = folder.resolve()
     for each in inputs:
         if each.is_dir() and place.is_relative_to(each):
@@ -88,8 +90,6 @@ def _make(folder: Path, inputs: list[Path]) -> list[Path]:
     """Make the folder where it is not there, and return what was made, from the inside out."""
     try:
         _check_place(folder, inputs)
-        if folder.exists() and not folder.is_dir():
-            raise OutputError(f"{folder} is a file, not a folder; name another one")
         made = [each for each in (folder, *folder.parents) if not each.exists()]
         folder.mkdir(parents=True, exist_ok=True)
     except OutputError:

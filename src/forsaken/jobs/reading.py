@@ -47,7 +47,7 @@ def read_job(path: str | os.PathLike[str]) -> Job:
         job = Job.model_validate({"path": place, **tables})
     except ValidationError as error:
         problems += translate(error, raw)
-    problems += broken_rules(Given(raw, {problem.at for problem in problems}), place.parent)
+    problems += broken_rules(Given(raw, {problem.at for problem in problems}))
     if problems or job is None:
         raise SettingsError(_listed(place, problems, locate(text)))
     return job

@@ -210,7 +210,10 @@ def _places(rows: Rows, ids: list[str], name: str, column: str | None) -> Array:
     """Return the rows that have these ids, in the order of the ids. No id is ever quoted."""
     if rows.ids is None:
         if column is not None and rows.path is not None and rows.path.suffix.lower() in _TABLES:
-            raise DataError(f"{name}: {rows.path} has no column {column!r}")
+            raise DataError(
+                f"the ids of {name} are looked for in the column {column!r}, which {rows.path} does not have; name the "
+                'column that it has: id = "..." in [data], or leave id out and give row numbers'
+            )
         return _numbers(ids, len(rows), name, rows.home)
     by_id: dict[str, list[int]] = {}
     for at, one in enumerate(rows.ids):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Any
 
 from forsaken.errors import SettingsError, UnknownNameError
@@ -55,14 +55,14 @@ class Given:
         return None if at in self.wrong_at else self.table(*at[:-1]).get(at[-1])
 
 
-def broken_rules(given: Given, folder: Path) -> list[Problem]:
-    """Return every rule between keys that a file in `folder` breaks."""
+def broken_rules(given: Given) -> list[Problem]:
+    """Return every rule between keys that a file breaks."""
     return [
         *_model(given),
         *_sets(given),
         *_method(given),
         *_oracle(given),
-        *_output(given, folder),
+        *_output(given),
     ]
 
 
@@ -130,6 +130,10 @@ def _source(given: Given, at: Where) -> Iterator[Problem]:
         )
     elif other not in SETS:
         yield Problem(place, f"{label(place)}: {_no_such('set', other, SETS)}")
+    elif at == ("data", "reference") and "train" in (other, *_trail(given, other)):
+        yield Problem(
+            place, f"{label(place)} is {other!r}, but the model was trained on those, and references must be new to it"
+        )
     elif at[0] == "data" and at[1] in (circle := _trail(given, at[1])):
         way = " of ".join((at[1], *circle[: circle.index(at[1]) + 1]))
         yield Problem(place, f"{label(place)} leads in a circle ({way}); give one of them a path")
@@ -215,22 +219,10 @@ def _oracle(given: Given) -> Iterator[Problem]:
                 )
 
 
-def _output(given: Given, folder: Path) -> Iterator[Problem]:
+def _output(given: Given) -> Iterator[Problem]:
     cleaned = given.get("output", "cleaned")
     if cleaned not in (None, "none") and not given.has("data", "train"):
         yield Problem(
             ("output", "cleaned"),
             f"[output] cleaned is {shown(cleaned)}, but [data] has no train to clean; add train, or leave cleaned out",
         )
-    out, weights = given.get("output", "folder"), given.get("model", "weights")
-    if out is None or weights is None:
-        return
-    if _plain_path(folder, out) == _plain_path(folder, weights).parent:
-        yield Problem(
-            ("output", "folder"),
-            f"[output] folder is {shown(out)}, where the weights lie, which would be overwritten; name another folder",
-        )
-
-
-def _plain_path(folder: Path, text: str) -> Path:
-    return Path(os.path.normpath((folder / Path(text).expanduser()).absolute()))

@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from forsaken._random import generator
+from forsaken.data.duplicates import content_keys
+from forsaken.data.nest import shape_of
 from forsaken.data.records import Records
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError
+from forsaken.jobs.choosing import choose
 from forsaken.jobs.code import call, find
 from forsaken.jobs.formats.base import Format
 from forsaken.jobs.rows import Reader, Rows
@@ -21,8 +23,6 @@ from forsaken.models.logits import predict_logits
 
 Array = np.ndarray[Any, Any]
 
-_JUDGED = 2000  # training rows, at most, that tell whether what should be kept was kept
-_RETAIN_SHARE, _RETAIN_LEAST = 0.01, 50  # of the training data, where no retain set is named
 # Whose labels must be the model's classes; others may have classes of their own, and then nobody reads them.
 _LABELLED = ("retain", "kept", "test")
 
@@ -63,28 +63,13 @@ class Sets:
 
 def read_sets(job: Job, loaded: Format, reader: Reader) -> Sets:
     """Read, choose and prepare every set that the job names."""
-    rows = {name: found for name in job.data.sets if (found := reader.given(name)) is not None}
-    if job.oracle is not None:
-        for name in ("members", "nonmembers"):
-            source = getattr(job.oracle, name)
-            if source is not None:
-                rows[name] = reader.named(name, source)
-    notes: list[str] = []
-    seed = job.method.seed
-    if "retain" not in rows and "train" in rows:
-        drawn = _retain(rows["train"], rows["forget"], seed)
-        if drawn is not None:
-            rows["retain"] = drawn
-            notes.append(f"no retain samples were named: {len(drawn)} were drawn from the training data")
-    if "train" in rows:
-        kept = _kept(rows, seed)
-        if kept is not None:
-            rows["kept"] = kept
-    if "test" in rows:
-        rows |= _judged_test(rows, notes)
+    rows, notes = choose(job, reader)
     wanted = [name for name in rows if name != "train"]
     prepare = _preparation(job, loaded)
     ready = dict(zip(wanted, prepare([rows[name] for name in wanted]), strict=True))
+    for name in ("reference", "retain"):
+        if name in ready:
+            ready[name], rows[name] = _apart(ready[name], rows[name], ready["forget"], rows["forget"], notes)
     count = predict_logits(loaded.model, ready["forget"].rows([0]), forward=loaded.forward).shape[1]
     classes = _class_names(loaded, rows, count)
     for name in wanted:
@@ -104,37 +89,21 @@ def prepared_for(job: Job, other: Format, sets: Sets) -> Sets:
     return replace(sets, **found)
 
 
-def _retain(train: Rows, forget: Rows, seed: int) -> Rows | None:
-    free = train.apart_from([forget])
-    if not free.any():
-        return None
-    # At most half, or nothing would be left to see what was kept.
-    count = min(max(_RETAIN_LEAST, int(len(train) * _RETAIN_SHARE)), max(1, int(free.sum()) // 2))
-    order = generator(seed, 31).permutation(len(train))
-    return train.take(np.sort(order[free[order]][:count]), "retain")
+def _apart(samples: Samples, rows: Rows, forget: Samples, forgotten: Rows, notes: list[str]) -> tuple[Samples, Rows]:
+    """Leave out records that differ from every forgotten one, and yet are the same to the model as one of them.
 
-
-def _kept(rows: dict[str, Rows], seed: int) -> Rows | None:
-    others = [rows[name] for name in ("forget", "retain") if name in rows]
-    left = rows["train"].without(others)
-    if left is None:
-        return None
-    return left.take(np.sort(generator(seed, 32).permutation(len(left))[:_JUDGED]), "kept")
-
-
-def _judged_test(rows: dict[str, Rows], notes: list[str]) -> dict[str, Rows]:
-    """Return the test set without what the method is given of it: on those rows no accuracy is honest."""
-    used = [rows[name] for name in ("forget", "reference", "retain") if name in rows]
-    left = rows["test"].without(used)
-    if left is None:
-        raise InputError(
-            "every test sample is also a forget, reference or retain sample, so none is left to measure the accuracy "
-            "on; name other ones"
-        )
-    gone = len(rows["test"]) - len(left)
-    if gone:
-        notes.append(f"{gone} test samples are also given to the method, and are left out of the test")
-    return {"test": left}
+    Records that are equal to a forgotten one are not left out here: they are a mistake, and the method says so.
+    """
+    if shape_of(samples.inputs) != shape_of(forget.inputs):
+        return samples, rows
+    ours, theirs = content_keys(samples, forget)
+    known = set(theirs)
+    same = np.array([key in known for key in ours], dtype=bool) & rows.apart_from([forgotten])
+    if not same.any() or same.all():
+        return samples, rows
+    left = np.flatnonzero(~same)
+    notes.append(f"{same.sum()} {rows.name} samples are the same to the model as forgotten ones, and are left out")
+    return samples.rows(left), rows.take(left)
 
 
 def _preparation(job: Job, loaded: Format) -> Callable[[list[Rows]], list[Samples]]:

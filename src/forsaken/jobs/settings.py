@@ -190,7 +190,7 @@ class ChainSettings(Settings):
     """[chain]: the requests before this one, and when to advise retraining."""
 
     previous: PathText | None = Field(default=None, description='a path such as "../first/certificate.json"')
-    max_drift: Limit | None = Field(default=None, description="a number >= 0, such as 0.1")
+    max_drift: Limit | None = Field(default=None, description="a number >= 0, such as 2.0")
     max_accuracy_loss: Limit | None = Field(default=None, description="a number >= 0, such as 0.02")
 
 
@@ -214,7 +214,7 @@ class Job(Settings):
     oracle: OracleSettings | None = Field(
         default=None, description="a table with the file of an oracle, or a shadow model"
     )
-    chain: ChainSettings = Field(default=ChainSettings(), description="a table with limits such as max_drift = 0.1")
+    chain: ChainSettings = Field(default=ChainSettings(), description="a table with limits such as max_drift = 2.0")
     output: OutputSettings = Field(description="a table with the folder of the results")
 
     @property

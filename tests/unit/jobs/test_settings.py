@@ -71,8 +71,8 @@ WRONG: list[tuple[str, str, str]] = [
     (MODEL, "weights = 1\n[model]", "line 1: key 'weights' stands in no table; put it below [model] or [method] or "
      "[oracle]"),
     (MODEL, "path = 1\n[model]", "line 1: key 'path' stands in no table; expected tables such as [model]"),
-    (MODEL, "chain = 1\n[model]", "line 1: [chain] is 1, expected a table with limits such as max_drift = 0.1"),
-    (MODEL, "[[chain]]\n[model]", "line 1: [chain] is a list, expected a table with limits such as max_drift = 0.1"),
+    (MODEL, "chain = 1\n[model]", "line 1: [chain] is 1, expected a table with limits such as max_drift = 2.0"),
+    (MODEL, "[[chain]]\n[model]", "line 1: [chain] is a list, expected a table with limits such as max_drift = 2.0"),
     (FOLDER, 'folder = "out"\nseed = 1', "line 10: [output] unknown key 'seed'; it belongs to [method] (known: "
      "cleaned, folder, mask, record_key, signing_key)"),
     ('[output]\nfolder = "out"\n', "", "[output] is missing, expected a table with the folder of the results"),
@@ -184,12 +184,10 @@ WRONG: list[tuple[str, str, str]] = [
      "members.of is 'test', which [data] does not give"),
     # [chain] and [output]
     (METHOD, "[chain]\nmax_drift = -0.1\n[method]",
-     "line 8: [chain] max_drift is -0.1, expected a number >= 0, such as 0.1"),
+     "line 8: [chain] max_drift is -0.1, expected a number >= 0, such as 2.0"),
     (METHOD, "[chain]\nmax_accuracy_loss = inf\n[method]",
      "line 8: [chain] max_accuracy_loss is inf, expected a number"),
     (FOLDER, 'folder = " "', "line 9: [output] folder is ' ', expected a folder such as \"forgotten\""),
-    (FOLDER, 'folder = "./x/.."', "line 9: [output] folder is './x/..', where the weights lie, which would be "
-     "overwritten; name another folder"),
     (FOLDER, 'folder = "out"\nmask = 1', "line 10: [output] mask is 1, expected true or false"),
     (FOLDER, 'folder = "out"\ncleaned = "all"', 'line 10: [output] cleaned is \'all\', expected "dataset", "rows" or '
      '"none"'),

@@ -50,8 +50,8 @@ class HuggingFaceFolder(Format):
         absent = sorted(str(name) for name in (*told["missing_keys"], *told["mismatched_keys"]))
         if absent:
             raise ModelError(
-                f"{folder} lacks {len(absent)} of the model's weights ({', '.join(absent[:3])}), which would be made up; "
-                "expected a trained sequence-classification model, with its head"
+                f"{folder} lacks {len(absent)} of the model's weights ({', '.join(absent[:3])}), which would be made "
+                "up; expected a trained sequence-classification model, with its head"
             )
         names = self.model.config.id2label
         self.classes = np.array([str(names.get(at, at)) for at in range(len(names))], dtype=object)

@@ -1,0 +1,92 @@
+"""Which rows serve for what: those that the job names, and those that follow from them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from forsaken._random import generator
+from forsaken.errors import InputError
+from forsaken.jobs.rows import Reader, Rows
+from forsaken.jobs.settings import Job
+
+_JUDGED = 2000  # training rows, at most, that tell whether what should be kept was kept
+_RETAIN_SHARE, _RETAIN_LEAST = 0.01, 50  # of the training data, where no retain set is named
+
+
+def choose(job: Job, reader: Reader) -> tuple[dict[str, Rows], list[str]]:
+    """Return the rows of every set, by name, and what was done in place of something that was not given.
+
+    Beside the sets that the job names there are "kept", training rows that are neither forgotten nor retained, and
+    "retain", where the training data are there to draw it from. References and test rows that are training rows too
+    are left out: the model was trained on them.
+    """
+    rows = {name: found for name in job.data.sets if (found := reader.given(name)) is not None}
+    if job.oracle is not None:
+        for name in ("members", "nonmembers"):
+            source = getattr(job.oracle, name)
+            if source is not None:
+                rows[name] = reader.named(name, source)
+    notes: list[str] = []
+    seed = job.method.seed
+    if "train" in rows:
+        for name in ("reference", "test"):
+            if name in rows:
+                rows[name] = _untrained(rows[name], rows["train"], rows["forget"], notes)
+        if "retain" not in rows:
+            drawn = _retain(rows["train"], rows["forget"], seed)
+            if drawn is not None:
+                rows["retain"] = drawn
+                notes.append(f"no retain samples were named: {len(drawn)} were drawn from the training data")
+        kept = _kept(rows, seed)
+        if kept is not None:
+            rows["kept"] = kept
+    if "test" in rows:
+        rows |= _judged_test(rows, notes)
+    return rows, notes
+
+
+def _untrained(part: Rows, train: Rows, forget: Rows, notes: list[str]) -> Rows:
+    """Return the rows that are not in the training data; those that are to be forgotten stay, as an error to tell."""
+    inside = ~part.apart_from([train]) & part.apart_from([forget])
+    if inside.all():
+        raise InputError(
+            f"every {part.name} sample is in the training data, expected samples that the model was never trained on; "
+            "name others"
+        )
+    if not inside.any():
+        return part
+    notes.append(f"{inside.sum()} of {len(part)} {part.name} samples are in the training data, and are left out")
+    return part.take(np.flatnonzero(~inside))
+
+
+def _retain(train: Rows, forget: Rows, seed: int) -> Rows | None:
+    free = train.apart_from([forget])
+    if not free.any():
+        return None
+    # At most half, or nothing would be left to see what was kept.
+    count = min(max(_RETAIN_LEAST, int(len(train) * _RETAIN_SHARE)), max(1, int(free.sum()) // 2))
+    order = generator(seed, 31).permutation(len(train))
+    return train.take(np.sort(order[free[order]][:count]), "retain")
+
+
+def _kept(rows: dict[str, Rows], seed: int) -> Rows | None:
+    others = [rows[name] for name in ("forget", "retain") if name in rows]
+    left = rows["train"].without(others)
+    if left is None:
+        return None
+    return left.take(np.sort(generator(seed, 32).permutation(len(left))[:_JUDGED]), "kept")
+
+
+def _judged_test(rows: dict[str, Rows], notes: list[str]) -> dict[str, Rows]:
+    """Return the test set without what the method is given of it: on those rows no accuracy is honest."""
+    used = [rows[name] for name in ("forget", "reference", "retain") if name in rows]
+    left = rows["test"].without(used)
+    if left is None:
+        raise InputError(
+            "every test sample is also a forget, reference or retain sample, so none is left to measure the accuracy "
+            "on; name other ones"
+        )
+    gone = len(rows["test"]) - len(left)
+    if gone:
+        notes.append(f"{gone} test samples are also given to the method, and are left out of the test")
+    return {"test": left}

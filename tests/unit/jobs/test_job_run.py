@@ -1,0 +1,367 @@
+"""Whole jobs: what is in the folder afterwards, what hangs together, and what never gets there."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import safetensors.torch
+import torch
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from job_folders import MARKER, NUMBER, digests, forsaken, result_of, run, world, write_job, write_texts, write_world
+
+from forsaken.errors import ForsakenError, InputError, OutputError, SettingsError
+from forsaken.jobs.certificate import Certificate
+from forsaken.jobs.hashes import file_hash
+from forsaken.jobs.keys import read_record_key, write_record_key, write_signing_keys
+from forsaken.jobs.record_hashes import record_hashes
+from forsaken.unlearning.forsaken.mask import Mask
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_world(tmp_path / "job")
+
+
+def certificate(folder: Path) -> Certificate:
+    return Certificate.read(folder / "certificate.json")
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def test_everything_the_folder_holds_and_nothing_else_is_touched(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere = folder.parent / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    job = write_job(folder)
+    before = digests(folder.parent)
+    run(job)
+    found = digests(folder.parent)
+    assert {name: found[name] for name in before} == before
+    assert set(found) - set(before) == {
+        f"job/forgotten/{name}"
+        for name in (
+            "certificate.json",
+            "cleaned.parquet",
+            "model.safetensors",
+            "posteriors.npz",
+            "records.key",
+            "result.json",
+        )
+    }
+    assert stat.S_IMODE((folder / "forgotten" / "records.key").stat().st_mode) == 0o600
+
+
+def test_the_same_seed_gives_the_same_weights(folder: Path) -> None:
+    for at, seed in enumerate((0, 0, 1)):
+        run(write_job(folder, method={"seed": seed}), out=folder / f"out{at}")
+    found = [file_hash(folder / f"out{at}" / "model.safetensors") for at in range(3)]
+    assert found[0] == found[1] != found[2]
+
+
+def test_the_certificate_speaks_of_these_weights_and_records(folder: Path) -> None:
+    found = run(write_job(folder))
+    out, told = folder / "forgotten", certificate(folder / "forgotten")
+    assert told.weights.old.sha256 == file_hash(folder / "model.safetensors")
+    assert told.weights.new.sha256 == file_hash(out / "model.safetensors")
+    assert told.weights.new.format == "safetensors"
+    assert told.records.count == 12
+    from forsaken.data.readers import read_records
+
+    key = read_record_key(out / "records.key")
+    hashes = record_hashes(read_records(folder / "forget.parquet"), key)
+    assert sorted(told.records.hmac_sha256) == sorted(hashes)
+    assert found["samples"]["hash"] == [text[:12] for text in hashes]
+    assert result_of(out) == found
+    assert told.signature is None
+    checked = forsaken(
+        "verify", out / "certificate.json", "--weights", out / "model.safetensors",
+        "--records", folder / "forget.parquet", "--record-key", out / "records.key",
+    )  # fmt: skip
+    assert checked.code == 0
+
+
+def test_layers_and_density_are_those_of_the_weights(folder: Path) -> None:
+    found = run(write_job(folder))
+    old = world().states["model"]
+    new = safetensors.torch.load_file(folder / "forgotten" / "model.safetensors")
+    changed = {name: int((new[name] != old[name]).sum()) for name in old}
+    assert {layer["name"]: layer["changed"] for layer in found["layers"]} == changed
+    assert {layer["name"]: layer["total"] for layer in found["layers"]} == {name: old[name].numel() for name in old}
+    total = sum(tensor.numel() for tensor in old.values())
+    assert found["mask_density"] == pytest.approx(sum(changed.values()) / total)
+
+
+def test_a_key_of_the_user_is_used_and_not_copied(folder: Path) -> None:
+    write_record_key(folder / "own.key", bytes(range(32)))
+    found = run(write_job(folder, output={"record_key": "own.key"}))
+    assert "records.key" not in names(folder / "forgotten")
+    from forsaken.data.readers import read_records
+
+    hashes = record_hashes(read_records(folder / "forget.parquet"), bytes(range(32)))
+    assert found["samples"]["hash"] == [text[:12] for text in hashes]
+    (folder / "own.key").chmod(0o644)
+    found = run(write_job(folder, output={"record_key": "own.key"}), force=True)
+    assert any("own.key" in warning for warning in found["warnings"])
+
+
+def test_a_signature(folder: Path) -> None:
+    private, public = write_signing_keys(folder / "signing.pem", Ed25519PrivateKey.generate())
+    run(write_job(folder, output={"signing_key": "signing.pem"}))
+    out = folder / "forgotten"
+    assert certificate(out).check_signature() == "valid"
+    told = forsaken("verify", out / "certificate.json", "--weights", out / "model.safetensors", "--public-key", public)
+    assert told.code == 0, told.err
+    assert private.read_bytes().splitlines()[1] not in (out / "certificate.json").read_bytes()
+
+
+def test_a_bad_key_is_found_before_the_work(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("forsaken.jobs.run.unlearn_prepared", lambda *_: pytest.fail("the work began"))
+    for name, key in (("signing_key", "signing.pem"), ("record_key", "records.key")):
+        (folder / key).write_text("no key")
+        with pytest.raises(SettingsError, match=key.replace(".", r"\.")):
+            run(write_job(folder, output={name: key}))
+        assert not (folder / "forgotten").exists()
+
+
+def test_a_mask_is_written_only_when_it_is_asked_for(folder: Path) -> None:
+    run(write_job(folder))
+    assert "mask.safetensors" not in names(folder / "forgotten")
+    assert certificate(folder / "forgotten").mask.kept is False
+    run(write_job(folder, output={"mask": True}), force=True)
+    mask = Mask.load(folder / "forgotten" / "mask.safetensors")
+    assert certificate(folder / "forgotten").mask.kept is True
+    assert mask.revertible
+    run(write_job(folder), force=True)
+    assert "mask.safetensors" not in names(folder / "forgotten"), "the mask of the run before can restore the memory"
+
+
+def test_a_mask_and_weights_of_one_name(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "mask.safetensors")
+    with pytest.raises(OutputError, match=r"mask\.safetensors"):
+        run(write_job(folder, model={"weights": "mask.safetensors"}, output={"mask": True}))
+
+
+def test_the_key_of_an_earlier_run_is_not_lost(folder: Path) -> None:
+    """Without it the hashes of a certificate that was handed out could never be checked again."""
+    job = write_job(folder)
+    assert forsaken("unlearn", job).code == 0
+    key = (folder / "forgotten" / "records.key").read_bytes()
+    assert forsaken("unlearn", job, "--force").code == 0
+    assert (folder / "forgotten" / "records.key").read_bytes() == key
+
+
+# --- one request after another ---------------------------------------------------------------------------------------
+
+
+def three(folder: Path, **limits: float) -> list[dict[str, Any]]:
+    found, weights = [], "model.safetensors"
+    for at, ids in enumerate((range(120, 124), range(124, 128), range(128, 132)), start=1):
+        data = {"forget": {"of": "train", "ids": list(ids)}}
+        output = {"folder": f"request{at}"}
+        found.append(run(write_job(folder, data=data, model={"weights": weights}, output=output, chain=limits)))
+        weights = f"request{at}/model.safetensors"
+    return found
+
+
+def test_a_chain_of_three_requests(folder: Path) -> None:
+    found = three(folder)
+    last = found[-1]["chain"]
+    assert [link["number"] for link in last["links"]] == [1, 2, 3]
+    assert [link["forgotten"] for link in last["links"]] == [4, 4, 4]
+    assert [link["certificate"] for link in last["links"]] == [
+        certificate(folder / "request1").sha256,
+        certificate(folder / "request2").sha256,
+        None,
+    ]
+    assert last["drift"] == pytest.approx(sum(each["facts"]["drift"] for each in found))
+    assert last["accuracy_loss"] == pytest.approx(found[0]["accuracy_before"] - found[2]["accuracy_after"])
+    assert last["advice"] == []
+    out = folder / "request3"
+    previous = [word for at in (2, 1) for word in ("--previous", folder / f"request{at}" / "certificate.json")]
+    told = forsaken("verify", out / "certificate.json", "--weights", out / "model.safetensors", *previous)
+    assert told.code == 0, told.out
+
+
+def test_advice_to_retrain(folder: Path) -> None:
+    found = three(folder, max_drift=1e-6)
+    for each in found:
+        assert len(each["chain"]["advice"]) == 1
+        assert "retrain the model" in each["chain"]["advice"][0]
+        assert each["chain"]["advice"][0] in each["warnings"]
+
+
+def test_a_certificate_of_other_weights_is_refused(folder: Path) -> None:
+    three(folder)
+    with pytest.raises(SettingsError, match="speaks of weights"):
+        run(write_job(folder, chain={"previous": "request2/certificate.json"}))
+    assert not (folder / "forgotten").exists()
+
+
+# --- what never gets out ---------------------------------------------------------------------------------------------
+
+
+def written(folder: Path) -> bytes:
+    own = ("certificate.json", "result.json", "report.html", "posteriors.npz")
+    return b"".join((folder / name).read_bytes() for name in own)
+
+
+def test_no_text_of_a_forgotten_record_is_written_or_shown(tmp_path: Path) -> None:
+    import skops.io
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+
+    words, labels = write_texts(tmp_path)
+    skops.io.dump(make_pipeline(TfidfVectorizer(), LogisticRegression(C=100)).fit(words, labels), tmp_path / "m.skops")
+    model = {"weights": "m.skops", "factory": None}
+    data = {"forget": {"of": "train", "ids": list(range(40, 46))}}
+    job = write_job(tmp_path, model=model, data=data, method={"target": "uniform", "iterations": 5})
+    for flags in ([], ["--json"]):
+        ended = forsaken("unlearn", job, "--force", *flags)
+        assert ended.code == 0
+        for word in (MARKER, "Ingrid", words[41]):
+            assert word not in ended.out + ended.err
+            assert word.encode() not in written(tmp_path / "forgotten")
+    assert MARKER in words[40], "or the test shows nothing"
+    cleaned = pq.read_table(tmp_path / "forgotten" / "cleaned.parquet")["text"].to_pylist()
+    assert not any(MARKER in text for text in cleaned)
+
+
+def test_no_number_of_a_forgotten_record_is_written_or_shown(folder: Path) -> None:
+    ended = forsaken("unlearn", write_job(folder), "--json")
+    assert ended.code == 0
+    number = np.float32(NUMBER)
+    assert number in world().sets["forget"][0], "or the test shows nothing"
+    for text in (str(NUMBER), str(float(number)), repr(float(number))[:8]):
+        assert text not in ended.out + ended.err
+        assert text.encode() not in written(folder / "forgotten")
+    with np.load(folder / "forgotten" / "posteriors.npz") as arrays:
+        assert all(array.max() <= 1 for array in arrays.values())
+    state = safetensors.torch.load_file(folder / "forgotten" / "model.safetensors")
+    assert not any(torch.any(tensor == float(number)) for tensor in state.values())
+
+
+def test_ids_are_counted_and_not_kept(folder: Path) -> None:
+    table = pq.read_table(folder / "train.parquet")
+    who = [f"{MARKER} {at}" for at in range(table.num_rows)]
+    pq.write_table(table.set_column(table.column_names.index("id"), "id", pa.array(who)), folder / "train.parquet")
+    data = {"id": "id", "forget": {"of": "train", "ids": who[120:]}}
+    ended = forsaken("unlearn", write_job(folder, data=data, output={"cleaned": "none"}), "--json")
+    assert ended.code == 0
+    assert MARKER not in ended.out + ended.err
+    assert MARKER.encode() not in written(folder / "forgotten")
+    assert result_of(folder / "forgotten")["job"]["data"]["forget"]["ids"] == 12
+
+
+# --- settings and errors ---------------------------------------------------------------------------------------------
+
+
+def test_settings_of_the_method_reach_it(folder: Path) -> None:
+    found = run(write_job(folder, method={"iterations": 3, "stop": "none", "parameters": ["2.*"]}))
+    assert found["iterations"] == 3
+    assert {layer["name"] for layer in found["layers"] if layer["changed"]} <= {"2.weight", "2.bias"}
+    assert found["settings"]["iterations"] == 3
+    assert found["target"]["target"] == "class-mean"
+    assert len(found["history"]) == 3
+
+
+def test_references_are_needed_and_the_dry_run_says_which(folder: Path) -> None:
+    with pytest.raises(InputError, match=r"needs reference samples.*--dry-run"):
+        run(write_job(folder, data={"reference": None}))
+    assert not (folder / "forgotten").exists()
+
+
+def test_a_retrained_model_of_other_classes(folder: Path) -> None:
+    torch.manual_seed(0)
+    (folder / "model.py").write_text(
+        "from torch import nn\ncount = iter([4, 3])\n"
+        "def net():\n    return nn.Sequential(nn.Linear(12, 32), nn.ReLU(), nn.Linear(32, 4))\n"
+        "def forward(model, inputs):\n    return model(inputs)[:, : 3 if float(model[0].bias[0]) == 9.0 else 4]\n"
+    )
+    state = dict(world().states["retrained"])
+    state["0.bias"] = torch.full_like(state["0.bias"], 9.0)
+    safetensors.torch.save_file(state, folder / "retrained.safetensors")
+    job = write_job(folder, model={"forward": "model:forward"}, oracle={"retrained": "retrained.safetensors"})
+    with pytest.raises(SettingsError, match="retrained has other classes"):
+        run(job)
+    assert not (folder / "forgotten").exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"data": {"forget": "none.parquet"}},
+        {"data": {"reference": "none.parquet"}},
+        {"model": {"weights": "none.safetensors"}},
+        {"oracle": {"file": "none.json"}},
+        {"oracle": {"retrained": "none.safetensors"}},
+        {"output": {"record_key": "none.key"}},
+        {"output": {"signing_key": "none.pem"}},
+        {"chain": {"previous": "none.json"}},
+        {"model": {"factory": "none:net"}},
+        {"model": {"forward": "model:none"}},
+        {"data": {"prepare": "none:prepare"}},
+    ],
+    ids=str,
+)
+def test_whatever_is_not_there_is_named(folder: Path, change: dict[str, Any]) -> None:
+    before = digests(folder)
+    with pytest.raises(ForsakenError, match="none"):
+        run(write_job(folder, **change))
+    after = digests(folder)
+    assert {name for name in after if after[name] != before.get(name)} == {"forsaken.toml"}
+
+
+def test_the_output_folder_among_the_data(tmp_path: Path) -> None:
+    folder = write_world(tmp_path / "job")
+    (folder / "bert").mkdir()
+    (folder / "bert" / "config.json").write_text("{}")
+    with pytest.raises(OutputError, match="which the job reads"):
+        run(write_job(folder, model={"weights": "bert", "factory": None}, output={"folder": "bert/out"}))
+    assert names(folder / "bert") == {"config.json"}
+
+
+@pytest.mark.parametrize("reads", ["model.safetensors", "forget.parquet", "cleaned.parquet", "result.json"])
+def test_what_a_job_reads_is_not_overwritten_even_by_force(folder: Path, reads: str) -> None:
+    """An output folder in which inputs lie under the names of results."""
+    out = folder / "mixed"
+    out.mkdir()
+    source = {"model.safetensors": "model.safetensors"}.get(reads, "forget.parquet")
+    (folder / source).rename(out / reads)
+    changes: dict[str, Any] = {"data": {"forget": f"mixed/{reads}"}}
+    if reads == "model.safetensors":
+        changes = {"model": {"weights": f"mixed/{reads}"}}
+    elif reads == "result.json":
+        changes = {"data": {"forget": {"of": "train", "ids": f"mixed/{reads}"}}}
+        (out / reads).write_text("\n".join(map(str, range(120, 132))))
+    elif reads == "forget.parquet":
+        changes |= {"output": {"cleaned": "none"}}
+    content = (out / reads).read_bytes()
+    try:
+        run(write_job(folder, **changes), out=out, force=True)
+    except OutputError as error:
+        assert "is read by this job" in str(error)  # noqa: PT017 (only forget.parquet is no name of a result)
+        assert names(out) == {reads}
+    else:
+        assert reads == "forget.parquet"
+    assert (out / reads).read_bytes() == content
+
+
+def test_the_result_is_plain_json(folder: Path) -> None:
+    run(write_job(folder))
+    text = (folder / "forgotten" / "result.json").read_text()
+
+    def refuse(name: str) -> None:
+        pytest.fail(f"{name} is no JSON")
+
+    found = json.loads(text, parse_constant=refuse)
+    assert (found["schema"], found["kind"], found["task"]) == (2, "forsaken.result", "job")
