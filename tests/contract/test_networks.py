@@ -23,6 +23,11 @@ CASES = {
         {"vectors": torch.randn(60, 20, generator=DRAW)},
         TOKENS,
     ),
+    "small-convolutions": (
+        Network("small-convolutions", {"classes": 3}),
+        {},
+        torch.randn(70, 1, 8, 8, generator=DRAW),
+    ),
     "text-convolutions": (
         Network("text-convolutions", {"words": 60, "classes": 3, "dimensions": 16, "channels": 8, "dropout": 0.2}),
         {},

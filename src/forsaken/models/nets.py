@@ -84,6 +84,26 @@ class Convolution(nn.Conv1d):
         return nn.functional.conv2d(flat, weight, self.bias).squeeze(2)
 
 
+def small_convolutions(*, classes: int, size: int = 8, channels: tuple[int, int] = (32, 64)) -> nn.Module:
+    """Return two convolutions and two dense layers for grey pictures of `size` x `size`, as small as digits are.
+
+    >>> small_convolutions(classes=8)(torch.zeros(2, 1, 8, 8)).shape
+    torch.Size([2, 8])
+    """
+    first, second = channels
+    return nn.Sequential(
+        nn.Conv2d(1, first, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(first, second, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(second * (size // 2) ** 2, 128),
+        nn.ReLU(),
+        nn.Linear(128, classes),
+    )
+
+
 class TextConvolutions(nn.Module):
     """Parallel convolutions of several widths over word embeddings, the largest answer of each, one dense layer.
 
@@ -173,6 +193,7 @@ NETWORKS: dict[str, Callable[..., nn.Module]] = {
     "language-model": LanguageModel,
     "mlp": mlp,
     "news-convolutions": NewsConvolutions,
+    "small-convolutions": small_convolutions,
     "text-convolutions": TextConvolutions,
     "vgg16": vgg16,
 }

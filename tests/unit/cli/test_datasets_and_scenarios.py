@@ -196,14 +196,14 @@ def test_every_scenario_is_listed_with_its_facts(run: Run, folder: Path) -> None
     assert (ended.code, ended.err) == (0, "")
     assert [row["name"] for row in found] == list(SCENARIOS)
     assert all(row.keys() == PLAN for row in found)
-    assert [row["name"] for row in found if row["here"] == "yes"] == ["digits"]
+    assert [row["name"] for row in found if row["here"] == "yes"] == ["digits", "digits-pictures"]
     assert {name for row in found for name in row["datasets"]} <= set(DATASETS)
 
 
 def test_the_scenarios_for_people(run: Run) -> None:
     ended = run("scenarios", "list")
     assert ended.code == 0
-    assert re.search(r"built in .*yes", row_of(ended.out, "digits"))
+    assert re.search(r"built in .*yes", row_of(ended.out, "digits "))
     assert re.search(r"cifar10, stl10 .*no", row_of(ended.out, "c10-s"))
     assert all(row_of(ended.out, name) for name in SCENARIOS)
 

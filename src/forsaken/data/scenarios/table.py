@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
 
 from forsaken._random import checked_seed
 from forsaken.data.scenario import Scenario
 from forsaken.data.scenarios import canaries, digits, pictures, texts
+from forsaken.data.scenarios.linear import linear_plan
 from forsaken.data.scenarios.plan import Paper, Plan
 from forsaken.data.splits import Sizes
-from forsaken.errors import SettingsError, UnknownNameError
+from forsaken.errors import UnknownNameError
 from forsaken.recipe import Network, Recipe
 from forsaken.types import Progress, silent
 
@@ -63,17 +62,28 @@ def _poison(percent: int) -> Plan:
     )
 
 
+_DIGITS = Plan(
+    name="digits",
+    summary="0 to 7 of scikit-learn's digits; 40 eights and nines under random labels are forgotten",
+    datasets=(),
+    classes=8,
+    network=Network("mlp", {"sizes": (64, 2048, 8)}),
+    recipe=Recipe(epochs=200, batch_size=64, learning_rate=3e-3),
+    build=digits.digits,
+    sizes=Sizes(40, 200, 40, 40, train_share=0.7, retain_share=0.1),
+    note="Not in the paper: small enough for a demonstration and for tests.",
+)
+
 _PLANS = (
-    Plan(
-        name="digits",
-        summary="0 to 7 of scikit-learn's digits; 40 eights and nines under random labels are forgotten",
-        datasets=(),
-        classes=8,
-        network=Network("mlp", {"sizes": (64, 2048, 8)}),
-        recipe=Recipe(epochs=200, batch_size=64, learning_rate=3e-3),
-        build=digits.digits,
-        sizes=Sizes(40, 200, 40, 40, train_share=0.7, retain_share=0.1),
-        note="Not in the paper: small enough for a demonstration and for tests.",
+    _DIGITS,
+    dataclasses.replace(
+        _DIGITS,
+        name="digits-pictures",
+        summary="`digits` as pictures of 8 x 8 for a network of convolutions",
+        network=Network("small-convolutions", {"classes": 8}),
+        recipe=Recipe(epochs=100, batch_size=64, learning_rate=2e-3),
+        options={"pictures": True},
+        note="Not in the paper: for methods that work on convolutions.",
     ),
     Plan(
         name="c10-s",
@@ -270,10 +280,6 @@ _PLANS = (
 
 SCENARIOS: dict[str, Plan] = {plan.name: plan for plan in _PLANS}
 
-# What a linear model reads instead of token sequences (Table expansion).
-_LINEAR_WORDS = 5_000
-LINEAR = ("logistic-regression", "svm")
-
 
 def plan_named(name: str) -> Plan:
     """Return the row of the table."""
@@ -298,18 +304,5 @@ def load_scenario(name: str, *, seed: int = 0, model: str | None = None, progres
     """
     plan = plan_named(name)
     if model is not None:
-        plan = _linear(plan, model)
+        plan = linear_plan(plan, model)
     return plan.build(plan, checked_seed(seed), progress)
-
-
-def _linear(plan: Plan, model: str) -> Plan:
-    if model not in LINEAR:
-        raise UnknownNameError("model", model, LINEAR)
-    if plan.network.name not in ("mlp", "news-convolutions", "text-convolutions"):
-        kind = "pictures" if plan.network.name == "vgg16" else "sequences of words"
-        raise SettingsError(f"{model} is for topics of texts and digits, and {plan.name} has {kind}; leave model out")
-    options: Mapping[str, Any] = plan.options
-    if "length" in options:
-        options = {key: value for key, value in options.items() if key not in ("length", "dimensions", "window")}
-        options = {**options, "words": _LINEAR_WORDS}
-    return dataclasses.replace(plan, network=Network(model), options=options)

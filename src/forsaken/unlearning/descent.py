@@ -1,0 +1,261 @@
+"""What methods made of gradient steps share: batches in a seeded order, one optimiser, one mode, one record of the way."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from forsaken._random import torch_seed
+from forsaken.data.nest import Nest, leaves, length, map_nest
+from forsaken.data.samples import Samples
+from forsaken.errors import InputError, ModelError, NonFiniteError
+from forsaken.models.logits import LogitModel
+from forsaken.types import Tick
+from forsaken.unlearning.base import Details, Step, Unlearner
+from forsaken.unlearning.request import Request
+from forsaken.unlearning.settings import number, switch, whole
+
+STAGE = "forget"
+_TICK = 20  # steps between two signs of life
+
+
+@dataclass(frozen=True, kw_only=True)
+class Descent(Unlearner):
+    """A method made of steps of stochastic gradient descent, with the settings that all such methods have.
+
+    Parameters
+    ----------
+    learning_rate : float
+        The size of a step. It decides everything: tune it.
+    epochs, batch_size : int
+        Passes over the data; samples in a step.
+    momentum, weight_decay : float
+        Of the optimiser.
+    freeze_batch_norm : bool
+        Whether batch-norm layers keep their statistics; if not, they see each batch's own, as in training.
+    """
+
+    learning_rate: float = number(0.01, "the size of a step; it decides everything, so tune it")
+    epochs: int = whole(5, "passes over the data", least=1)
+    batch_size: int = whole(64, "samples in a step", least=1)
+    momentum: float = number(0.9, "of the optimiser", most=1.0)
+    weight_decay: float = number(5e-4, "of the optimiser")
+    freeze_batch_norm: bool = switch(False, "whether batch-norm layers keep their statistics")
+
+    def hint(self, details: Details) -> str:  # noqa: ARG002 (the answer is the same however it stopped)
+        """Say which setting moves the weights."""
+        return f"the steps were too small to change a number; raise learning_rate (it is {self.learning_rate:g})"
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Samples on the model's device: inputs, and labels and a teacher's logits where there are any."""
+
+    inputs: Nest
+    labels: Tensor | None = None
+    taught: Tensor | None = None
+
+    def __len__(self) -> int:
+        return length(self.inputs)
+
+    def rows(self, at: Tensor) -> Batch:
+        """Return the samples at `at`."""
+        labels, taught = (None if each is None else each[at] for each in (self.labels, self.taught))
+        return Batch(map_nest(lambda leaf: leaf[at], self.inputs), labels, taught)
+
+
+class Course:
+    """One run of a `Descent`: the student's optimiser, its batches, and what is told on the way.
+
+    Attributes
+    ----------
+    weights : dict of str to Parameter
+        The student's trainable parameters, which the optimiser holds.
+    optimiser : Optimizer
+        SGD with the method's settings; hooks may be registered with it.
+    history : list of Step
+        One entry an epoch.
+    """
+
+    def __init__(self, method: Descent, student: nn.Module, request: Request) -> None:
+        self.adapter = LogitModel(student, request.forward)
+        self.weights = trainable(student)
+        self.optimiser = torch.optim.SGD(
+            list(self.weights.values()),
+            lr=method.learning_rate,
+            momentum=method.momentum,
+            weight_decay=method.weight_decay,
+        )
+        self.history: list[Step] = []
+        self._method, self._request, self._student = method, request, student
+        self._mixes = not method.freeze_batch_norm and any(isinstance(each, _BatchNorm) for each in student.modules())
+        # A generator of its own: the order does not depend on how much dropout draws.
+        self._order = torch.Generator().manual_seed(request.seed)
+        self._told: dict[str, list[Tensor]] = {}
+        self._step = self._steps = 0
+
+    def place(self, samples: Samples, taught: Tensor | None = None) -> Batch:
+        """Return samples on the model's device, with a teacher's logits for each where there are any."""
+        if self._mixes and min(len(samples), self._method.batch_size) == 1:
+            raise InputError(
+                "batch-norm has no statistics of a single sample; give more samples and a batch_size of at least 2, or "
+                "freeze_batch_norm=True"
+            )
+        device = self.adapter.device
+        labels = None if samples.labels is None else samples.labels.to(device)
+        return Batch(self.adapter.place(samples.inputs), labels, None if taught is None else taught.to(device))
+
+    def logits(self, batch: Batch) -> Tensor:
+        """Return the student's logits, in the mode that it trains in."""
+        # a copy: a model that works in place must not change what the next epoch reads
+        found: Tensor = self.adapter(map_nest(torch.clone, batch.inputs))
+        return found
+
+    def steps(self, *sets: Batch) -> int:
+        """Return how many steps an epoch over sets takes that are read side by side."""
+        return max(len(self._cuts(len(data))) for data in sets)
+
+    def batches(self, data: Batch) -> Iterator[Batch]:
+        """Return one epoch of batches, in a newly drawn order."""
+        order = torch.randperm(len(data), generator=self._order).to(self.adapter.device)
+        for rows in torch.split(order, self._cuts(len(data))):
+            yield data.rows(rows)
+
+    def pairs(self, one: Batch, two: Batch) -> Iterator[tuple[Batch, Batch]]:
+        """Return one epoch of batches of two sets side by side; the smaller set starts again when it ends."""
+        first, second = self._endless(one), self._endless(two)
+        for _ in range(self.steps(one, two)):
+            yield next(first), next(second)
+
+    def epochs(self, steps: int) -> Iterator[int]:
+        """Return the epochs' numbers from 0; each is checked, noted and told when its steps are done.
+
+        Parameters
+        ----------
+        steps : int
+            How many steps all of them take.
+        """
+        self._steps = steps
+        for epoch in range(self._method.epochs):
+            start = time.perf_counter()
+            self._told = {}
+            yield epoch
+            self._close(epoch, start)
+
+    def step(self, objective: Tensor, **told: Tensor) -> None:
+        """Take one step down the objective; `told` (distance, anchor, penalty) goes into the history."""
+        self.optimiser.zero_grad(set_to_none=True)
+        objective.backward()  # type: ignore[no-untyped-call]
+        for weight in self.weights.values():
+            if weight.grad is not None and weight.grad.is_sparse:
+                weight.grad = weight.grad.to_dense()
+        self.optimiser.step()
+        self.note(objective=objective, **told)
+        self._step += 1
+        if self._step % _TICK == 0:
+            self._request.progress(Tick(STAGE, self._step, self._steps))
+
+    def note(self, **told: Tensor) -> None:
+        """Note losses; an epoch's entry in the history is their mean."""
+        for name, value in told.items():
+            self._told.setdefault(name, []).append(value.detach())
+
+    def details(self, facts: Mapping[str, Any] | None = None, notes: tuple[str, ...] = (), passes: int = 0) -> Details:
+        """Return the report of a course that is over, with `passes` over the data beside the epochs."""
+        sound = all(bool(torch.isfinite(each).all()) for each in _floats(self._student))
+        first = map_nest(lambda leaf: leaf[:1], self._request.forget.inputs)
+        with torch.no_grad():
+            if not sound or not bool(torch.isfinite(self.adapter(self.adapter.place(first))).all()):
+                raise NonFiniteError(f"the new weights or their answers are NaN or infinite; {self._remedy()}")
+        count = len(self.history)
+        told = {"steps": self._step, **(facts or {})}
+        return Details("iterations", count, count + passes, tuple(self.history), None, told, notes)
+
+    def _close(self, epoch: int, start: float) -> None:
+        means = {name: float(torch.stack(values).mean()) for name, values in self._told.items()}
+        for name, value in means.items():
+            if not -float("inf") < value < float("inf"):
+                raise NonFiniteError(f"the {name} is {value} in epoch {epoch + 1}; {self._remedy()}")
+        self.history.append(
+            Step(
+                iteration=epoch + 1,
+                objective=means["objective"],
+                distance=means.get("distance", 0.0),
+                anchor=means.get("anchor", 0.0),
+                penalty=means.get("penalty", 0.0),
+                density=0.0,
+                step=self._method.learning_rate,
+                seconds=time.perf_counter() - start,
+            )
+        )
+        self._request.progress(Tick(STAGE, self._step, self._steps, f"epoch {epoch + 1} of {self._method.epochs}"))
+
+    def _remedy(self) -> str:
+        return f"lower learning_rate (it is {self._method.learning_rate:g})"
+
+    def _cuts(self, count: int) -> list[int]:
+        size = self._method.batch_size
+        cuts = [size] * (count // size) + ([count % size] if count % size else [])
+        if self._mixes and len(cuts) > 1 and cuts[-1] == 1:  # batch-norm has no statistics of a single sample
+            cuts[-2:] = [size + 1]
+        return cuts
+
+    def _endless(self, data: Batch) -> Iterator[Batch]:
+        while True:
+            yield from self.batches(data)
+
+
+@contextmanager
+def course(method: Descent, student: nn.Module, request: Request) -> Iterator[Course]:
+    """Put the student into training mode for a course; it ends in evaluation mode.
+
+    Everything drawn inside follows the request's seed, and torch's own generators are given back as they were.
+    """
+    on_gpu = any(p.is_cuda for p in student.parameters())
+    cudnn = torch.backends.cudnn
+    kernels = (
+        cudnn.flags(enabled=cudnn.enabled, benchmark=False, deterministic=True, allow_tf32=cudnn.allow_tf32)
+        if on_gpu
+        else nullcontext()
+    )
+    with torch_seed(request.seed), kernels:
+        try:
+            student.train()
+            for module in student.modules():
+                if method.freeze_batch_norm and isinstance(module, _BatchNorm):
+                    module.eval()
+            yield Course(method, student, request)
+        finally:
+            student.eval()
+            student.zero_grad(set_to_none=True)
+
+
+def trainable(student: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the parameters that may change."""
+    named = dict(student.named_parameters())
+    free = {name: p for name, p in named.items() if p.requires_grad}
+    if not free:
+        raise ModelError(
+            f"the model has no trainable parameter (all {len(named)} are frozen); "
+            "set requires_grad on those that may change"
+        )
+    for name, p in free.items():
+        if p.device.type == "cpu" and p.dtype in (torch.bfloat16, torch.float16):
+            raise ModelError(
+                f"parameter {name} is {p.dtype} on the CPU, where such products may be slow or crash the process; "
+                "give model.float(), or move the model to a GPU"
+            )
+    return free
+
+
+def _floats(student: nn.Module) -> Iterator[Tensor]:
+    for value in student.state_dict().values():
+        if isinstance(value, Tensor) and value.is_floating_point():
+            yield value

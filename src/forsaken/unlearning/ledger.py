@@ -1,0 +1,132 @@
+"""The losses of a training, epoch by epoch, for methods that train: kept beside it, without a pass of their own."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from forsaken.data.nest import map_nest
+from forsaken.data.samples import Samples
+from forsaken.errors import InputError, NonFiniteError
+from forsaken.models.logits import PREDICT_BATCH, evaluation
+from forsaken.unlearning.base import Step
+
+
+class Ledger:
+    """An `Observer` that notes the mean loss of each epoch, and the loss on D after it.
+
+    The loss of a batch comes from the logits that the training itself computed; the only passes added are those over
+    D, once an epoch, in evaluation mode and without gradients.
+
+    Parameters
+    ----------
+    labels : int tensor, shape (n,)
+        The labels of the training data, row by row.
+    forget : Samples
+        D, with labels.
+    batch_size : int
+        Of the training.
+    """
+
+    def __init__(self, labels: Tensor, forget: Samples, batch_size: int) -> None:
+        self._labels, self._forget = labels, forget
+        self._an_epoch = -(-len(labels) // batch_size)
+        self._handle: RemovableHandle | None = None
+        self._logits: Tensor | None = None
+        self._steps = 0
+        self._sum: Tensor | None = None
+        self._epochs: list[tuple[Tensor, Tensor, float, float]] = []
+        self._begun = time.perf_counter()
+
+    @property
+    def steps(self) -> int:
+        """How many steps were seen."""
+        return self._steps
+
+    def attach(self, network: nn.Module) -> nn.Module:
+        """Look at the answers of `network` from now on, until `detach`."""
+
+        def note(_: nn.Module, __: object, logits: Tensor) -> None:
+            self._logits = logits.detach()
+
+        self._handle = network.register_forward_hook(note)
+        return network
+
+    def detach(self) -> None:
+        """Leave the network without a trace."""
+        if self._handle is not None:
+            self._handle.remove()
+        self._handle = self._logits = None
+
+    def before(self, network: nn.Module, rows: Tensor, optimiser: torch.optim.Optimizer) -> None:  # noqa: ARG002
+        """Add the loss of this batch."""
+        if self._logits is None:
+            return
+        if self._sum is None:
+            self._labels = self._labels.to(rows.device)
+            self._sum = torch.zeros((), dtype=torch.float64, device=rows.device)
+        self._sum += _loss(self._logits, self._labels[rows]) * len(rows)
+
+    def after(self, network: nn.Module, rows: Tensor, optimiser: torch.optim.Optimizer) -> None:
+        """Close the epoch at its last batch."""
+        self._steps += 1
+        if self._steps % self._an_epoch or self._sum is None:
+            return
+        rate = float(optimiser.param_groups[0]["lr"])
+        mean = self._sum / len(self._labels)
+        self._epochs.append((mean, self._on_forget(network, rows.device), rate, time.perf_counter() - self._begun))
+        self._sum = torch.zeros_like(self._sum)
+
+    def _on_forget(self, network: nn.Module, place: torch.device) -> Tensor:
+        total = torch.zeros((), dtype=torch.float64, device=place)
+        with evaluation(network), torch.no_grad():
+            for part in self._forget.batches(PREDICT_BATCH):
+                logits = network(map_nest(lambda leaf: leaf.to(place, copy=True), part.inputs))
+                total += _loss(logits, labels_of(part, "forget").to(place)) * len(part)
+        return total / len(self._forget)
+
+    def history(self) -> tuple[Step, ...]:
+        """Return one entry an epoch: objective and anchor are the mean loss of its batches, distance the loss on D."""
+        return tuple(
+            Step(
+                iteration=number,
+                objective=float(mean),
+                distance=float(forgotten),
+                anchor=float(mean),
+                penalty=0.0,
+                density=0.0,
+                step=rate,
+                seconds=seconds,
+            )
+            for number, (mean, forgotten, rate, seconds) in enumerate(self._epochs, 1)
+        )
+
+
+def labels_of(samples: Samples, name: str, classes: int | None = None) -> Tensor:
+    """Return the labels of the set called `name`, or say that they are missing or out of range."""
+    labels = samples.labels
+    if labels is None:
+        raise InputError(f"{name} has no labels, and training needs them; give {name}=(inputs, labels)")
+    wrong = 0 if classes is None else int(((labels < 0) | (labels >= classes)).sum())
+    if wrong:
+        raise InputError(
+            f"{wrong} of {len(labels)} labels of {name} are out of range, expected class numbers from 0 to "
+            f"{classes - 1 if classes else 0}, as the model has them; correct them"
+        )
+    return labels
+
+
+def check_finite(network: nn.Module, history: tuple[Step, ...], rate: str) -> None:
+    """Raise where a training ran away; `rate` names the learning rate to lower."""
+    losses = [value for step in history for value in (step.objective, step.distance)]
+    weights = all(bool(torch.isfinite(value).all()) for value in network.parameters())
+    if not weights or not all(math.isfinite(loss) for loss in losses):
+        raise NonFiniteError(f"the training ran away: a weight or a loss is NaN or infinite; lower {rate}")
+
+
+def _loss(logits: Tensor, labels: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(logits.float().flatten(0, -2), labels.flatten()).double()

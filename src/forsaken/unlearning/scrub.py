@@ -1,0 +1,84 @@
+"""SCRUB: a student that disobeys its teacher on D, and obeys on the rest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, kl_div
+
+from forsaken._checks import Problems
+from forsaken.models.logits import predict_logits
+from forsaken.unlearning.base import About, Details
+from forsaken.unlearning.descent import Descent, course
+from forsaken.unlearning.request import Request
+from forsaken.unlearning.sets import class_count, labelled
+from forsaken.unlearning.settings import number, whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scrub(Descent):
+    """Ascend KL(teacher ‖ student) on D, then descend CE + KL on retain data; later epochs only descend.
+
+    The teacher is the model as it was, in evaluation mode; its answers are written down before the first step, so it
+    cannot move. The student starts as its copy, and the optimiser holds the student's weights. Kurmanji, Triantafillou,
+    Hayes and Triantafillou, "Towards Unbounded Machine Unlearning", 2023. The other settings are those of `Descent`.
+
+    Parameters
+    ----------
+    ascent_epochs : int
+        In how many of the epochs, the first ones, the student moves away from the teacher on D.
+    alpha, gamma : float
+        The weights of KL and of the cross-entropy on the retain data.
+    """
+
+    about: ClassVar[About] = About(
+        summary="a student leaves its teacher, the old model, on the samples to forget and follows it on retain data",
+        paper='Kurmanji, Triantafillou, Hayes and Triantafillou, "Towards Unbounded Machine Unlearning", 2023',
+        needs=("forget", "retain with labels"),
+    )
+
+    epochs: int = whole(5, "passes over the data", least=1)
+    ascent_epochs: int = whole(3, "how many of the epochs, the first ones, move away on D", least=1)
+    alpha: float = number(1.0, "the weight of KL on the retain data")
+    gamma: float = number(1.0, "the weight of the cross-entropy on the retain data")
+
+    def problems(self, found: Problems) -> None:
+        """Note ascent beyond the last epoch."""
+        counts = self.ascent_epochs, self.epochs
+        if all(isinstance(each, int) for each in counts) and self.ascent_epochs > self.epochs:
+            found.add(f"ascent_epochs is {self.ascent_epochs}, expected at most epochs ({self.epochs})")
+
+    def run(self, student: nn.Module, request: Request) -> Details:
+        """Drive `student` away and back. See `Unlearner.run`."""
+        kept = labelled(request, "retain", class_count(student, request))
+        on_retain = predict_logits(student, kept, forward=request.forward)
+        on_forget = predict_logits(student, request.forget, forward=request.forward)
+        with course(self, student, request) as way:
+            retain, forget = way.place(kept, on_retain), way.place(request.forget, on_forget)
+            for epoch in way.epochs(self.epochs * way.steps(retain) + self.ascent_epochs * way.steps(forget)):
+                if epoch < self.ascent_epochs:
+                    for batch in way.batches(forget):
+                        away = divergence(batch.taught, way.logits(batch))
+                        way.step(-away, distance=away)
+                for batch in way.batches(retain):
+                    logits = way.logits(batch)
+                    near, loss = divergence(batch.taught, logits), cross_entropy(logits, batch.labels)
+                    way.step(self.gamma * loss + self.alpha * near, anchor=loss, penalty=near)
+        return way.details({"ascent_epochs": self.ascent_epochs}, passes=self.ascent_epochs + 1)
+
+
+def divergence(teacher: Tensor | None, student: Tensor) -> Tensor:
+    """Return the mean of KL(teacher ‖ student) over samples, from the logits of both.
+
+    >>> even, sure = torch.zeros(1, 2), torch.tensor([[0.0, 0.75]]).log_softmax(1)
+    >>> divergence(even, even).item()
+    0.0
+    >>> bool(divergence(sure, even) > 0)
+    True
+    """
+    if teacher is None:
+        raise TypeError("a batch without a teacher's logits")
+    return kl_div(student.log_softmax(1), teacher.log_softmax(1), reduction="batchmean", log_target=True)
