@@ -45,11 +45,19 @@ def make_result(count: int = 12, *, seed: int = 0, classes: list[str] | None = N
         "stopped": "iterations",
         "forget_confidence": {"before": float(sure.mean()), "after": float(unsure.mean()), "retrained": 0.6},
         "forget_accuracy": None,
-        "separation": {"against": "test", "n": 20, "before": 0.97, "after": 0.52, "retrained": 0.5},
+        "separation": {
+            "against": "test",
+            "n": 20,
+            "before": 0.97,
+            "after": 0.52,
+            "retrained": 0.5,
+            "spread": {"before": 0.01, "after": 0.15, "retrained": 0.2},
+            "spread_of_others": 0.2,
+        },
         "retrain": {"fr": 0.9, "cfr": 0.01, "accuracy": 0.94, "seconds": 5.0},
         "counts": {
             "forget": count, "memorised_before": count, "reference": 20, "retain": 5, "train": 300, "test": 20,
-            "kept_judged": 30,
+            "kept_judged": 30, "kept_members_before": 15,
         },
         "classes": names,
         "by_class": {
@@ -89,7 +97,7 @@ def make_result(count: int = 12, *, seed: int = 0, classes: list[str] | None = N
             "max_accuracy_loss": 0.05,
             "advice": ["The drift passed 0.08: retrain without the forgotten records."],
         },
-        "cleaning": {"rows": count, "exact": 2, "near": 1, "file": "cleaned.parquet"},
+        "cleaning": {"rows": count, "exact": 2, "near": 1, "not_found": 0, "file": "cleaned.parquet"},
         "facts": {"target": "class-mean", "anchors": 25},
         "notes": ["the importance came from the reference samples"],
         "warnings": ["the key file can be read by others"],
@@ -163,7 +171,7 @@ def without_oracle(result: dict[str, Any]) -> dict[str, Any]:
         "samples": table | scores | {"hash": None},
         "forget_confidence": sure,
         "separation": apart,
-        "counts": result["counts"] | {"memorised_before": None, "kept_judged": 0},
+        "counts": result["counts"] | {"memorised_before": None, "kept_judged": 0, "kept_members_before": 15},
     }  # fmt: skip
 
 

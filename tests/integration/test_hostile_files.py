@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import skops
 import skops.io
@@ -27,6 +29,7 @@ from job_folders import (
     forsaken,
     program,
     rezip,
+    start,
     unzip,
     world,
     write_bert,
@@ -200,6 +203,55 @@ def test_a_pickle_as_an_oracle(tmp_path: Path) -> None:
     folder, goal = write(tmp_path / "job"), tmp_path / "exploded"
     (folder / "oracle.json").write_bytes(pickle.dumps(Bomb(goal)))
     assert "not an oracle" in refused(folder, goal, oracle={"file": "oracle.json"})
+
+
+TREES = """
+import json, os, sys
+from forsaken.errors import OracleError
+from forsaken.oracles.shadow import ShadowOracle
+import numpy as np
+draw = np.random.default_rng(0)
+parts = [draw.dirichlet(np.full(4, size), 60) for size in (0.2, 1.0)]
+ShadowOracle.fit_posteriors(*parts).save("oracle.json")
+changes = {"left_children": [10**8, -5, 0, 10**4], "right_children": [10**8, -5, 0], "split_indices": [10**6, 3, -1]}
+for key, values in changes.items():
+    for value in values:
+        content = json.load(open("oracle.json"))
+        tree = content["trees"]["learner"]["gradient_booster"]["model"]["trees"][0]
+        tree[key] = [value] * len(tree[key])
+        json.dump(content, open("odd.json", "w"))
+        child = os.fork()
+        if child == 0:
+            try:
+                ShadowOracle.load("odd.json").score_posteriors(parts[0])
+            except OracleError:
+                os._exit(7)
+            os._exit(0)
+        print(key, value, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+def test_an_oracle_whose_trees_lead_out_of_memory(tmp_path: Path) -> None:
+    """The library that reads trees trusts them: a child outside the tree ends the process."""
+    process = start(folder=tmp_path, code=TREES)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    ends = {line.rsplit(" ", 1)[0]: int(line.rsplit(" ", 1)[1]) for line in out.splitlines()}
+    assert len(ends) == 10
+    assert set(ends.values()) == {7}, ends
+
+
+def test_a_pickled_type_in_a_parquet_file(tmp_path: Path) -> None:
+    """Old versions of Arrow opened the pickle that describes a column's type."""
+    folder, goal = write(tmp_path / "job"), tmp_path / "exploded"
+    kind = {"ARROW:extension:name": "arrow.py_extension_type", "ARROW:extension:metadata": pickle.dumps(Bomb(goal))}
+    field = pa.field("f0", pa.float32(), metadata=kind)
+    rest = [pa.field(f"f{at}", pa.float32()) for at in range(1, 12)]
+    columns = [pa.array(world().sets["reference"][0][:, at]) for at in range(12)]
+    pq.write_table(pa.Table.from_arrays(columns, schema=pa.schema([field, *rest])), folder / "odd.parquet")
+    ended = forsaken("unlearn", write_job(folder, data={"reference": "odd.parquet"}), "--dry-run")
+    assert not goal.exists(), "the code in the file ran"
+    assert ended.code in (0, 2)
 
 
 # --- a Hugging Face folder -------------------------------------------------------------------------------------------

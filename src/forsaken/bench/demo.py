@@ -85,6 +85,9 @@ def _numbers(stage: Stage, unlearned: Unlearned[Any], after: View, retrained: Vi
             "reference": len(scenario.reference),
             "retain": len(scenario.retain_rows),
             "kept_judged": len(scenario.kept) - len(scenario.retain_rows),
+            "kept_members_before": int(
+                (stage.oracle.score_posteriors(stage.before.kept) > stage.oracle.threshold).sum()
+            ),
         },
     }
 
@@ -118,4 +121,7 @@ def _separation(arrays: dict[str, Array]) -> dict[str, Any]:
         name: separation(arrays[f"{name}_forget"][:, 0], arrays[f"{name}_reference"][:, 0])
         for name in ("before", "after", "retrained")
     }
-    return {"against": "reference", "n": len(arrays["before_reference"]), **apart}
+    spread = {name: float(arrays[f"{name}_forget"][:, 0].std()) for name in apart}
+    others = float(arrays["after_reference"][:, 0].std())
+    n = len(arrays["before_reference"])
+    return {"against": "reference", "n": n, **apart, "spread": spread, "spread_of_others": others}

@@ -122,6 +122,8 @@ def _change(mask: Path, job: Path, out: Path, weights: Path | None, force: bool,
 def _check_goal(out: Path, inputs: list[Path], force: bool) -> None:
     if any(out.resolve() == path.resolve() for path in inputs):
         raise OutputError(f"{out} is read here and would be overwritten; give another file with --out")
+    if not out.parent.is_dir():
+        raise OutputError(f"there is no folder {out.parent} to write to; make it first")
     if out.is_dir():
         raise OutputError(f"{out} is a folder, which is not replaced; give another name with --out")
     if os.path.lexists(out) and not force:

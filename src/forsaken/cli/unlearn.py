@@ -85,8 +85,10 @@ def _tell(folder: Path, outcome: Outcome) -> None:
 def _last_lines(folder: Path, outcome: Outcome) -> str:
     weights = folder / outcome.weights.name
     certificate = shlex.quote(str(folder / "certificate.json"))
+    key = folder / "records.key"
+    kept = f"record key:  {key} (keep it, and apart from the certificate)\n" if key.exists() else ""
     return (
-        f"weights:     {weights}\nreport:      {folder / 'report.html'}\n"
+        f"{kept}weights:     {weights}\nreport:      {folder / 'report.html'}\n"
         f"certificate: {folder / 'certificate.json'}\n"
         f"check it:    forsaken verify {certificate} --weights {shlex.quote(str(weights))}"
     )
@@ -95,7 +97,8 @@ def _last_lines(folder: Path, outcome: Outcome) -> str:
 def _table(result: dict[str, Any]) -> Table:
     counts, sure, retrain = result["counts"], result["forget_confidence"], result["retrain"]
     nothing = result["stopped"] == "not-memorised"
-    what = "there was nothing to forget: no weight was changed" if nothing else f"{counts['forget']} samples forgotten"
+    asked = f"a request to forget {counts['forget']} samples"
+    what = f"{asked}: nothing to forget, no weight was changed" if nothing else f"{asked}, carried out"
     shown = Table(title=f"{what} (one run)")
     names = ("", "before", "after", *(("retrained",) if retrain else ()))
     for at, name in enumerate(names):
@@ -105,17 +108,20 @@ def _table(result: dict[str, Any]) -> Table:
         shown.add_row(name, *(_number(value) for value in values[: len(names) - 1]))
 
     if counts["memorised_before"] is not None:
-        row("forgetting rate (FR)", 0, result["fr"], retrain and retrain["fr"])
+        known = counts["memorised_before"]
+        row(f"forgetting rate (FR; {known} looked memorised)", 0, result["fr"], retrain and retrain["fr"])
         row("collateral (CFR, lower is better)", 0, result["cfr"], retrain and retrain["cfr"])
     apart = result["separation"]
     if apart is not None:
-        row("told from strangers (AUC, 0.5 is chance)", apart["before"], apart["after"], apart["retrained"])
+        row("told from strangers by confidence (AUC, aim 0.5)", apart["before"], apart["after"], apart["retrained"])
     true = result["forget_accuracy"]
     if true is not None and result["target"]["target"] == "corrected":
         row("answered with their true class", true["before"], true["after"], true["retrained"])
     row("confidence on forgotten samples", sure["before"], sure["after"], sure["retrained"])
     if result["accuracy_before"] is not None:
         row("test accuracy", result["accuracy_before"], result["accuracy_after"], retrain and retrain["accuracy"])
+    if result["oracle"] is not None:
+        row("the oracle's balanced accuracy (a coin: 0.5)", result["oracle"]["balanced_accuracy"], "", "")
     row("seconds", "", result["seconds"], "")
     row("share of weights changed", "", result["mask_density"], "")
     return shown
@@ -142,11 +148,11 @@ def _tell_rehearsal(found: dict[str, Any]) -> None:
     if found["memorised_by_oracle"] is not None:
         shown.add_row("members by the oracle", f"{found['memorised_by_oracle']} of {found['counts']['forget']}")
     if found["separation"] is not None:
-        shown.add_row("told from strangers (AUC, 0.5 is chance)", _number(found["separation"]))
+        shown.add_row("told from strangers by confidence (AUC, aim 0.5)", _number(found["separation"]))
     shown.add_row("confidence on the samples", _number(found["forget_confidence"]))
     if found["seconds"] is not None:
-        shown.add_row("time", f"about {found['seconds']:.0f} s at most" if found["seconds"] >= 1 else "under a second")
-    shown.add_row("memory", f"about {found['memory_bytes'] / 2**20:,.0f} MiB at most, and one batch's activations")
+        shown.add_row("time", f"about {found['seconds']:.0f} s, start and report included")
+    shown.add_row("memory", f"about {found['memory_bytes'] / 2**20:,.0f} MiB, and one batch's activations")
     shown.add_row("parameters", f"{found['parameters']:,}")
     for name, count in found["counts"].items():
         shown.add_row(f"samples: {name}", "not named" if count is None else f"{count:,}")

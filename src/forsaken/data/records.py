@@ -31,6 +31,8 @@ class Records:
         The name of each class, where known.
     columns : mapping
         Further columns that were asked for.
+    fields : tuple of str
+        The names of the columns that features come from, in their order; empty where they have none.
     by_name : bool
         Whether the labels were names in the file, and are numbers only here: the places in `names`.
     """
@@ -40,6 +42,7 @@ class Records:
     names: tuple[str, ...] = ()
     columns: Mapping[str, Array] = field(default_factory=dict)
     by_name: bool = False
+    fields: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.content)
@@ -55,7 +58,7 @@ class Records:
         """Return the rows at `index`, in that order."""
         labels = None if self.labels is None else self.labels[index]
         columns = {name: column[index] for name, column in self.columns.items()}
-        return Records(self.content[index], labels, self.names, columns, self.by_name)
+        return Records(self.content[index], labels, self.names, columns, self.by_name, self.fields)
 
     def samples(self) -> Samples:
         """Return pictures (n x channels x height x width, bytes) or features as samples for a model."""
@@ -100,4 +103,5 @@ def join_records(parts: Sequence[Records]) -> Records:
         parts[0].names,
         {name: np.concatenate([part.columns[name] for part in parts]) for name in shared},
         parts[0].by_name,
+        parts[0].fields,
     )

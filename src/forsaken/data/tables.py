@@ -77,8 +77,9 @@ def from_table(
     numbers, classes = labels_of(table, label, where) if label in names else (None, ())
     kept = {name: column_of(table, name, where) for name in columns}
     content = _content(table, where, {label, *columns}, size, progress)
+    fields = () if {TEXT, IMAGE} & set(names) else tuple(_numeric(table, {label, *columns}))
     by_name = label in names and not _is_number(table[label].type)
-    return Records(content, numbers, classes, kept, by_name)
+    return Records(content, numbers, classes, kept, by_name, fields)
 
 
 def column_of(table: pa.Table, name: str, where: str) -> Array:
@@ -134,7 +135,7 @@ def _content(table: pa.Table, where: str, other: set[str], size: tuple[int, int]
             raise DataError(f"{where}: column 'text' is of type {kind}, expected strings; {advice}")
         return texts
     fields = [field for field in table.schema if field.name not in (*other, *_NOT_FEATURES)]
-    numeric = [field.name for field in fields if _is_number(field.type)]
+    numeric = _numeric(table, other)
     if numeric and len(numeric) < len(fields):
         odd = next(field for field in fields if field.name not in numeric)
         raise DataError(
@@ -152,6 +153,12 @@ def _content(table: pa.Table, where: str, other: set[str], size: tuple[int, int]
         row, column = bad[0]
         raise DataError(f"{where}: column {numeric[column]!r} is NaN or infinite in row {row}; clean or drop it")
     return features
+
+
+def _numeric(table: pa.Table, other: set[str]) -> list[str]:
+    """Return the columns that features are made of."""
+    inside = [field for field in table.schema if field.name not in (*other, *_NOT_FEATURES)]
+    return [field.name for field in inside if _is_number(field.type)]
 
 
 def _encoded(table: pa.Table, where: str) -> list[bytes]:

@@ -11,7 +11,7 @@ from typing import Any
 from forsaken.errors import OutputError, SettingsError
 from forsaken.jobs.certificate import FILE, KIND, Certificate
 from forsaken.jobs.hashes import file_hash
-from forsaken.jobs.statements import Link
+from forsaken.jobs.statements import Link, lost
 
 __all__ = ["Chain", "Link", "extend", "find_previous"]
 
@@ -43,9 +43,8 @@ class Chain:
 
     @property
     def accuracy_loss(self) -> float | None:
-        """The first accuracy before minus the last accuracy after; None where either is unknown."""
-        first, last = self.links[0].accuracy_before, self.links[-1].accuracy_after
-        return None if first is None or last is None else first - last
+        """Sum of what each request lost on its own test set; None where one is unknown."""
+        return lost(self.links)
 
     @property
     def advice(self) -> tuple[str, ...]:

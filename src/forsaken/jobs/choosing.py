@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from forsaken._random import generator
+from forsaken.data.records import Records
 from forsaken.errors import InputError
 from forsaken.jobs.rows import Reader, Rows
 from forsaken.jobs.settings import Job
@@ -26,6 +29,7 @@ def choose(job: Job, reader: Reader) -> tuple[dict[str, Rows], list[str]]:
             source = getattr(job.oracle, name)
             if source is not None:
                 rows[name] = reader.named(name, source)
+    rows = {name: _aligned(part, rows.get("train", rows["forget"])) for name, part in rows.items()}
     notes: list[str] = []
     seed = job.method.seed
     if "train" in rows:
@@ -43,6 +47,24 @@ def choose(job: Job, reader: Reader) -> tuple[dict[str, Rows], list[str]]:
     if "test" in rows:
         rows |= _judged_test(rows, notes)
     return rows, notes
+
+
+def _aligned(part: Rows, model: Rows) -> Rows:
+    """Return rows whose columns stand in the order of `model`'s: features are known by name, not by place."""
+    own, wanted = part.content, model.content
+    if not isinstance(own, Records) or not isinstance(wanted, Records) or own.fields == wanted.fields:
+        return part
+    if not own.fields or not wanted.fields:
+        return part
+    if set(own.fields) != set(wanted.fields):
+        absent, strange = sorted(set(wanted.fields) - set(own.fields)), sorted(set(own.fields) - set(wanted.fields))
+        told = [f"lacks {absent[0]!r}"] if absent else []
+        told += [f"has {strange[0]!r} besides"] if strange else []
+        raise InputError(
+            f"the columns of {part.name} and {model.name} differ: {part.name} {' and '.join(told)}; give both the same"
+        )
+    order = [own.fields.index(name) for name in wanted.fields]
+    return replace(part, content=replace(own, content=own.content[:, order], fields=wanted.fields))
 
 
 def _untrained(part: Rows, train: Rows, forget: Rows, notes: list[str]) -> Rows:

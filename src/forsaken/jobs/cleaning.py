@@ -21,10 +21,10 @@ from forsaken.data.readers import picture_files
 from forsaken.data.records import Array, Records
 from forsaken.data.samples import Samples
 from forsaken.errors import DataError, DataNotFoundError, InputError, OutputError, UnknownNameError
+from forsaken.jobs.files import ROWS as ROWS_FILE
 from forsaken.jobs.rewriting import UnsafeError, check_rows, rewrite_csv, rewrite_npz, rewrite_parquet
 
 Mode: TypeAlias = Literal["dataset", "rows"]
-ROWS_FILE = "rows-to-delete.csv"
 _REWRITE: dict[str, Callable[[Path, Path, Array], None]] = {
     ".csv": rewrite_csv,
     ".npz": rewrite_npz,

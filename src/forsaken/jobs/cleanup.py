@@ -12,13 +12,12 @@ import numpy as np
 from forsaken._files import write_atomically
 from forsaken.data.duplicates import Duplicates, find_duplicates
 from forsaken.jobs import cleaning
+from forsaken.jobs.files import COPIES
 from forsaken.jobs.preparing import Prepared
 from forsaken.jobs.rows import Rows, comparable
 from forsaken.types import Progress
 
 Array = np.ndarray[Any, Any]
-
-COPIES = "copies-that-stay.csv"
 
 
 def clean(ready: Prepared, folder: Path, warnings: list[str], progress: Progress) -> dict[str, Any] | None:
@@ -38,8 +37,12 @@ def clean(ready: Prepared, folder: Path, warnings: list[str], progress: Progress
         )
         return None
     gone = _places(forget, train)
-    if not len(gone):
-        warnings.append("none of the forget records was found in the training data; is it the right file?")
+    absent = int(forget.apart_from([train]).sum())
+    if absent:
+        warnings.append(
+            f"{absent} of {len(forget)} forget records were not found in the training data; are these the data, in the "
+            "same form, that the model was trained on?"
+        )
     copies = find_duplicates(forget.content, train.content, skip=gone.tolist(), progress=progress)
     if copies.exact or copies.near:
         _write_copies(copies, train, folder)
@@ -60,7 +63,8 @@ def clean(ready: Prepared, folder: Path, warnings: list[str], progress: Progress
             ids=train.ids if whole else None,
             note=warnings.append,
         ).name
-    return {"rows": len(gone), "exact": len(copies.exact), "near": len(copies.near), "file": file}
+    found = {"rows": len(gone), "exact": len(copies.exact), "near": len(copies.near), "not_found": absent}
+    return found | {"file": file}
 
 
 def _write_copies(copies: Duplicates, train: Rows, folder: Path) -> None:

@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from forsaken.errors import OutputError
-from forsaken.jobs.certificate import FILE as CERTIFICATE
+from forsaken.jobs.certificate import FILE
 from forsaken.jobs.settings import Job, Source
 
+CERTIFICATE = FILE
 RESULT, ARRAYS, REPORT = "result.json", "posteriors.npz", "report.html"
 RECORD_KEY, MASK = "records.key", "mask.safetensors"
+ROWS, COPIES = "rows-to-delete.csv", "copies-that-stay.csv"
 
 
 def inputs_of(job: Job) -> Iterator[Path]:

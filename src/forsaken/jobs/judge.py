@@ -85,7 +85,7 @@ def numbers(views: Views, oracle: ShadowOracle | None, sets: Sets) -> dict[str, 
             f"the oracle's shadow model had {oracle.classes} classes, the model has "
             f"{views.before['forget'].shape[1]}; fit an oracle on a shadow of this model"
         )
-    truth = None if sets.test is None or sets.test.labels is None else sets.test.labels.numpy()
+    truth = _truth(sets)
     now = _verdict(oracle, views.before, views.after, truth)
     was = _verdict(oracle, views.before, views.before, truth)
     retrain = None
@@ -102,12 +102,31 @@ def numbers(views: Views, oracle: ShadowOracle | None, sets: Sets) -> dict[str, 
         "forget_accuracy": _forget_accuracy(views, sets.forget),
         "separation": _separation(views),
         "retrain": retrain,
-        "memorised_before": None if oracle is None else int(_members(oracle, views.before["forget"]).sum()),
+        "memorised_before": _members_of(oracle, views.before, "forget"),
+        "kept_members_before": _members_of(oracle, views.before, "kept"),
         "by_class": None
         if truth is None
         else by_class(truth, views.before["test"], views.after["test"], views.before["test"].shape[1]),
         "oracle": _report(oracle, views.before).to_dict() if known and oracle is not None else None,
     }
+
+
+def doubts(found: Mapping[str, Any], sets: Sets) -> list[str]:
+    """Return what looks wrong with the data themselves."""
+    truth = _truth(sets)
+    if truth is None or found["accuracy_before"] is None:
+        return []
+    share = float(np.bincount(truth).max() / len(truth))
+    if found["accuracy_before"] > share:
+        return []
+    return [
+        f"the test accuracy before is {found['accuracy_before']:.3f}, no better than naming the most frequent class "
+        f"({share:.3f}): are the labels numbered, and the inputs prepared, as in the training?"
+    ]
+
+
+def _truth(sets: Sets) -> Array | None:
+    return None if sets.test is None or sets.test.labels is None else sets.test.labels.numpy()
 
 
 def _verdict(
@@ -129,6 +148,10 @@ def _defined(rate: Callable[[Array, Array], float], oracle: ShadowOracle, before
         return None
 
 
+def _members_of(oracle: ShadowOracle | None, view: Mapping[str, Array], part: str) -> int | None:
+    return None if oracle is None or part not in view else int(_members(oracle, view[part]).sum())
+
+
 def _members(oracle: ShadowOracle, posterior: Array) -> Array:
     return oracle.score_posteriors(posterior) > oracle.threshold
 
@@ -143,7 +166,9 @@ def _separation(views: Views) -> dict[str, Any] | None:
     if against is None:
         return None
     apart = _each(views, lambda view: separation(view["forget"].max(1), view[against].max(1)))
-    return {"against": against, "n": len(views.before[against]), **apart}
+    spread = _each(views, lambda view: float(view["forget"].max(1).std()))
+    others = float(views.after[against].max(1).std())
+    return {"against": against, "n": len(views.before[against]), **apart, "spread": spread, "spread_of_others": others}
 
 
 def _forget_accuracy(views: Views, forget: Samples) -> dict[str, float | None] | None:

@@ -15,11 +15,10 @@ from filelock import FileLock, Timeout
 
 from forsaken._files import write_atomically
 from forsaken.errors import OutputError
+from forsaken.jobs.files import CERTIFICATE, COPIES, MASK, ROWS
 
-CERTIFICATE = "certificate.json"
 # What some runs write and others do not; a mask of an earlier run must not outlive its certificate.
-_LISTS = ("copies-that-stay.csv", "rows-to-delete.csv")
-_SOMETIMES = ("mask.safetensors", "cleaned.csv", "cleaned.npz", "cleaned.parquet", *_LISTS)
+_SOMETIMES = (MASK, COPIES, ROWS, *(f"cleaned{suffix}" for suffix in (".csv", ".npz", ".parquet")))
 _HIDDEN, _LIST, _LOCK = ".unfinished", ".unfinished.json", ".forsaken.lock"
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from forsaken.errors import ForsakenError, InputError, ModelError
+from forsaken.errors import DataNotFoundError, ForsakenError, InputError, ModelError, OverlapError
+from forsaken.jobs.files import inputs_of
 from forsaken.jobs.formats.base import Format
 from forsaken.jobs.formats.table import load_model
 from forsaken.jobs.judge import oracle_of
@@ -33,6 +34,10 @@ class Prepared:
 
 def prepare_job(job: Job, progress: Progress = silent) -> Prepared:
     """Read everything that a job names."""
+    missing = [path for path in dict.fromkeys(inputs_of(job)) if not path.exists()]
+    if missing:
+        listed = "".join(f"\n  - {path}" for path in missing)
+        raise DataNotFoundError(f"{job.path} names what is not there (paths are relative to it):{listed}")
     progress(Tick("read the model", 0, 1))
     loaded = load_model(job)
     progress(Tick("read the model", 1, 1))
@@ -62,6 +67,12 @@ def unlearn_prepared(ready: Prepared, progress: Progress = silent, **changes: An
             seed=job.method.seed,
             progress=progress,
         )
+    except OverlapError as error:
+        told_of = str(error).partition(";")[0]
+        raise InputError(
+            f"{told_of}; leave those records out of the set or, where the records differ, see why they are the same to "
+            "the model"
+        ) from error
     except ForsakenError:
         raise
     except (MemoryError, torch.OutOfMemoryError) as error:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import Any
 
-from forsaken.jobs.judge import Views, look, numbers
+from forsaken.jobs.judge import Views, doubts, look, numbers
 from forsaken.jobs.preparing import Prepared, prepare_job, unlearn_prepared
 from forsaken.jobs.settings import Job
 from forsaken.models.logits import as_module
@@ -13,6 +14,7 @@ from forsaken.types import Progress, silent
 from forsaken.unlearning.table import build
 
 _TRIAL = 3  # iterations that are timed
+_BESIDES = 5.0  # seconds for starting the program and for the page
 
 ADVICE = {
     "text": (
@@ -61,11 +63,12 @@ def rehearse(job: Job, progress: Progress = silent) -> dict[str, Any]:
         "forget_confidence": found["forget_confidence"]["before"],
         "separation": None if found["separation"] is None else found["separation"]["before"],
         "missing": missing,
-        "notes": list(sets.notes),
+        "notes": [*sets.notes, *doubts(found, sets)],
     }
     if any(each["needed"] for each in missing):
         return told
-    return told | _tried(ready, method, reading, progress)
+    tried = _tried(ready, method, reading, progress)
+    return told | tried | {"notes": [*told["notes"], *tried["notes"]]}
 
 
 def _tried(ready: Prepared, method: Any, reading: float, progress: Progress) -> dict[str, Any]:
@@ -75,15 +78,15 @@ def _tried(ready: Prepared, method: Any, reading: float, progress: Progress) -> 
     found = unlearn_prepared(ready, progress, **changes)
     spent = time.perf_counter() - start
     if found.stopped == "not-memorised":
-        return {"memorised": False, "seconds": reading + spent, "notes": [*ready.sets.notes, *found.notes]}
-    iterating = sum(step.seconds for step in found.history)
+        return {"memorised": False, "seconds": reading + spent, "notes": found.notes}
+    iterating = found.history[-1].seconds if found.history else 0.0
     each = iterating / max(1, found.iterations)
     most = method.iterations if changes else found.iterations
-    # Reading, writing and judging take about as long again as reading did.
+    # Judging and writing take about as long again as reading did.
     return {
         "memorised": True,
-        "seconds": 2 * reading + (spent - iterating) + each * most,
-        "notes": [*ready.sets.notes, *found.notes],
+        "seconds": _BESIDES + 2 * reading + (spent - iterating) + each * most,
+        "notes": found.notes,
     }
 
 
@@ -139,8 +142,19 @@ def _parameters(ready: Prepared) -> int:
 
 
 def _memory(ready: Prepared, method: Any) -> int:
-    """Return about how many bytes the method takes at most, besides the activations of a batch."""
+    """Return about how many bytes a run takes: what this process takes now, another model, and the method's vectors."""
     weights = [weight for weight in as_module(ready.loaded.model).parameters() if weight.requires_grad]
     history = int(getattr(method, "history", 0))
     # the docstring of Forsaken: 2m + 8 numbers for each parameter that can move, 11 for every chosen one
-    return sum(weight.numel() * weight.element_size() for weight in weights) * (2 * history + 8 + 11) + 2**28
+    size = sum(weight.numel() * weight.element_size() for weight in weights)
+    return _taken() + size * (1 + 2 * history + 8 + 11)
+
+
+def _taken() -> int:
+    """Return the most bytes that this process has taken so far."""
+    try:
+        import resource  # noqa: PLC0415 (not on every system)
+    except ImportError:
+        return 2**29
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -21,11 +21,11 @@ from forsaken.jobs.chain import Chain, Link, extend, find_previous
 from forsaken.jobs.cleanup import clean
 from forsaken.jobs.files import ARRAYS, MASK, RECORD_KEY, RESULT, weights_name
 from forsaken.jobs.formats.table import load_model
-from forsaken.jobs.judge import STAGE, Views, look, numbers
+from forsaken.jobs.judge import STAGE, Views, doubts, look, numbers
 from forsaken.jobs.keys import key_warning, new_record_key, read_record_key, read_signing_key, write_record_key
 from forsaken.jobs.preparing import Prepared, prepare_job, unlearn_prepared
 from forsaken.jobs.record_hashes import record_hashes
-from forsaken.jobs.sets import prepared_for
+from forsaken.jobs.sets import Sets, prepared_for
 from forsaken.jobs.settings import Job
 from forsaken.jobs.statements import Weights
 from forsaken.jobs.summary import layers, sample_table
@@ -34,7 +34,7 @@ from forsaken.models.weights import drift, fingerprint
 from forsaken.provenance import provenance
 from forsaken.types import Progress, Tick, silent
 from forsaken.unlearning.base import Unlearned
-from forsaken.unlearning.forsaken.claims import CLAIMS
+from forsaken.unlearning.forsaken.claims import claim_of
 from forsaken.unlearning.table import build
 
 SCHEMA, KIND = 2, "forsaken.result"
@@ -67,7 +67,8 @@ def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Pa
     views = _views(ready, unlearned.model, progress)
     hashes = record_hashes(ready.sets.rows["forget"].content, key)
     found = numbers(views, ready.oracle, ready.sets)
-    memorised = found.pop("memorised_before")
+    warnings += doubts(found, ready.sets)
+    memorised, kept = found.pop("memorised_before"), found.pop("kept_members_before")
     moved = drift(as_module(ready.loaded.model), as_module(unlearned.model))
     link = Link(
         number=1,
@@ -87,8 +88,9 @@ def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Pa
         "task": job.folder.resolve().name or "job",
         "seed": job.method.seed,
         **found,
-        **_details(ready, unlearned, views, hashes, memorised),
+        **_details(ready, unlearned, views, hashes),
         "speedup": None,
+        "counts": _counts(ready.sets) | {"memorised_before": memorised, "kept_members_before": kept},
         "chain": chain.to_dict(),
         "cleaning": cleaned,
         "warnings": warnings,
@@ -97,7 +99,8 @@ def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Pa
     }
     result["facts"] = {**result["facts"], "drift": moved}
     _write_result(folder, result, views)
-    if job.output.mask:
+    changed = unlearned.stopped != "not-memorised"
+    if job.output.mask and changed:
         unlearned.mask.save(folder / MASK)
     certificate = _certificate(ready, unlearned, chain, hashes, result, (old, goal), time.perf_counter() - start)
     if signing is not None:
@@ -113,9 +116,7 @@ def _record_key(job: Job, folder: Path, earlier: Path | None) -> tuple[bytes, li
         return read_record_key(path), [] if warning is None else [warning]
     key = new_record_key() if earlier is None else read_record_key(earlier)
     write_record_key(folder / RECORD_KEY, key)
-    return key, [
-        f"{RECORD_KEY} is the key to the records' hashes in the certificate: keep it, and apart from the certificate"
-    ]
+    return key, []
 
 
 def _write_weights(ready: Prepared, unlearned: Unlearned[Any], old: Path, goal: Path) -> None:
@@ -152,9 +153,7 @@ def _views(ready: Prepared, after: object, progress: Progress) -> Views:
     return Views(first, second, third)
 
 
-def _details(
-    ready: Prepared, unlearned: Unlearned[Any], views: Views, hashes: list[str], memorised: int | None
-) -> dict[str, Any]:
+def _details(ready: Prepared, unlearned: Unlearned[Any], views: Views, hashes: list[str]) -> dict[str, Any]:
     job, sets = ready.job, ready.sets
     before, after = views.before["forget"], views.after["forget"]
     if ready.oracle is None:
@@ -162,30 +161,32 @@ def _details(
     else:
         kind, scores = "oracle", (ready.oracle.score_posteriors(before), ready.oracle.score_posteriors(after))
     facts = dict(unlearned.details.facts)
-    train = sets.rows.get("train")
     return {
         "seconds": unlearned.seconds,
         "mask_density": unlearned.density,
         "iterations": unlearned.iterations,
         "evaluations": unlearned.evaluations,
         "stopped": unlearned.stopped,
-        "counts": {
-            "forget": len(sets.forget),
-            "memorised_before": memorised,
-            "reference": 0 if sets.reference is None else len(sets.reference),
-            "retain": 0 if sets.retain is None else len(sets.retain),
-            "train": None if train is None else len(train),
-            "test": 0 if sets.test is None else len(sets.test),
-            "kept_judged": 0 if sets.kept is None else len(sets.kept),
-        },
         "classes": list(sets.classes),
         "layers": layers(ready.loaded.model, unlearned.model),
         "samples": sample_table(before, after, kind, *scores, hashes=hashes),
-        "target": CLAIMS[facts["target"]].to_dict(),
+        "target": claim_of(job.method.name, facts).to_dict(),
         "facts": facts,
         "notes": [*sets.notes, *unlearned.notes],
         "settings": {"name": job.method.name, **build(job.method.name, job.method.settings).settings},
         "history": [asdict(step) for step in unlearned.history],
+    }
+
+
+def _counts(sets: Sets) -> dict[str, int | None]:
+    train = sets.rows.get("train")
+    return {
+        "forget": len(sets.forget),
+        "reference": 0 if sets.reference is None else len(sets.reference),
+        "retain": 0 if sets.retain is None else len(sets.retain),
+        "train": None if train is None else len(train),
+        "test": 0 if sets.test is None else len(sets.test),
+        "kept_judged": 0 if sets.kept is None else len(sets.kept),
     }
 
 
@@ -217,12 +218,13 @@ def _certificate(
         job=job.to_dict(),
         hashes=hashes,
         read_as={"label": job.data.label, "id": job.data.id, "size": size} if from_file else None,
-        target=result["target"],
+        target=result["target"] if unlearned.stopped != "not-memorised" else None,
+        profile="confidence" if ready.oracle is None else "quick",
         numbers={name: result[name] for name in told} | {"counts": result["counts"]},
         unlearning_seconds=unlearned.seconds,
         total_seconds=seconds,
         stopped=unlearned.stopped,
         chain=chain.to_dict(),
-        mask_kept=job.output.mask,
+        mask_kept=job.output.mask and unlearned.stopped != "not-memorised",
         time=result["chain"]["links"][-1]["time"],
     )

@@ -71,7 +71,7 @@ def read_sets(job: Job, loaded: Format, reader: Reader) -> Sets:
         if name in ready:
             ready[name], rows[name] = _apart(ready[name], rows[name], ready["forget"], rows["forget"], notes)
     count = predict_logits(loaded.model, ready["forget"].rows([0]), forward=loaded.forward).shape[1]
-    classes = _class_names(loaded, rows, count)
+    classes = _class_names(job, loaded, rows, count, notes)
     for name in wanted:
         ready[name] = _numbered(ready[name], rows[name], classes, count, loaded)
     parts = {name: ready.get(name) for name in ("reference", "retain", "kept", "test", "members", "nonmembers")}
@@ -145,15 +145,24 @@ def _plain(records: Records) -> Samples:
     return samples
 
 
-def _class_names(loaded: Format, rows: dict[str, Rows], count: int) -> list[str]:
+def _class_names(job: Job, loaded: Format, rows: dict[str, Rows], count: int, notes: list[str]) -> list[str]:
+    if job.data.classes is not None:
+        if len(set(job.data.classes)) != count:
+            raise InputError(
+                f"[data] classes has {len(set(job.data.classes))} names, but the model has {count} classes"
+            )
+        return list(job.data.classes)
     if loaded.classes is not None and len(loaded.classes) == count:
         return [str(name) for name in loaded.classes]
     # References and shadows may be of other classes, and so may what is to be forgotten.
     known = [rows[name].content for name in ("train", "test", "retain") if name in rows]
     tables = [records for records in known if isinstance(records, Records) and records.names]
     named = {name for records in tables if records.by_name for name in records.names}
+    if named and len(named) == count:
+        notes.append("labels are names: classes were numbered in alphabetical order (say otherwise with classes =)")
+        return sorted(named)
     if named:
-        return sorted(named) if len(named) == count else [str(at) for at in range(count)]
+        return [str(at) for at in range(count)]
     longest = max((records.names for records in tables), key=len, default=())
     return [longest[at] if at < len(longest) else str(at) for at in range(count)]
 

@@ -158,6 +158,9 @@ class DataSettings(Settings):
     prepare: Function | None = Field(default=None, description=_A_FUNCTION)
     label: Column = Field(default="label", description='the name of a column, such as "label"')
     id: Column | None = Field(default=None, description='the name of a column, such as "id"')
+    classes: tuple[Annotated[str, Field(strict=True), AfterValidator(_column)], ...] | None = Field(
+        default=None, strict=False, description='the names of the classes in the model\'s order, such as ["cat", "dog"]'
+    )
     size: tuple[Side, Side] | None = Field(
         default=None, strict=False, description="height and width from 1 to 10000, such as [32, 32]"
     )

@@ -107,6 +107,16 @@ class Link(Statement):
     certificate: Digest | None
 
 
+def lost(links: tuple[Link, ...]) -> float | None:
+    """Return the sum of the accuracy that each request lost; None where one is unknown."""
+    losses = [
+        link.accuracy_before - link.accuracy_after
+        for link in links
+        if link.accuracy_before is not None and link.accuracy_after is not None
+    ]
+    return math.fsum(losses) if len(losses) == len(links) else None
+
+
 class History(Statement):
     """Every request so far, with the sum of the drifts and the loss of accuracy over all of them."""
 
@@ -122,6 +132,10 @@ class History(Statement):
             raise ValueError("every link but the last must name its certificate")
         if not math.isclose(self.drift, math.fsum(link.drift for link in self.links), rel_tol=1e-9, abs_tol=1e-12):
             raise ValueError("the drift is not the sum of the links' drifts")
+        loss = lost(self.links)
+        known = loss is not None and self.accuracy_loss is not None
+        if (loss is None) != (self.accuracy_loss is None) or (known and abs(loss - self.accuracy_loss) > 1e-9):  # type: ignore[operator]
+            raise ValueError("the loss of accuracy is not the sum of the links' losses")
         return self
 
 

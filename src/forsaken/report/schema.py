@@ -50,6 +50,8 @@ class Separation(_Part):
     before: Share
     after: Share
     retrained: Share | None = None
+    spread: Confidence
+    spread_of_others: Share
 
 
 class Retrained(_Part):
@@ -71,6 +73,7 @@ class Counts(_Part):
     train: Count | None
     test: Count
     kept_judged: Count
+    kept_members_before: Count | None
 
 
 class ByClass(_Part):
@@ -164,6 +167,7 @@ class Cleaning(_Part):
     rows: Count
     exact: Count
     near: Count
+    not_found: Count
     file: str | None
 
 

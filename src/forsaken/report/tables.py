@@ -14,6 +14,7 @@ from forsaken.report.words import AGAINST, MEMBER, STOPPED, clipped, duration, m
 Result = Mapping[str, Any]
 
 _MOST_LAYERS = 40  # bars that one look can take in
+MOST_SAMPLES = 5000  # rows of the table: 3 MB hold no more than twice as many
 _LONG = 200  # characters of a setting
 
 
@@ -54,14 +55,14 @@ def numbers(result: Result) -> list[Row]:
     rows = [
         Row(
             "Forgetting rate (FR)",
-            "share of the memorised records no longer taken for members; the aim is the retrained value",
+            "of the records that looked like members, the share that no longer does (net); the aim is the retrained",
             (was(result["fr"]), _cell(result["fr"], no_fr), beside("fr", no_fr)),
         ),
         Row(
             "Collateral forgetting rate (CFR)",
-            f"the same share of {judged:,} training records that were to be kept; lower is better"
+            f"the same net share of {judged:,} training records that were to be kept; lower is better"
             if judged
-            else "the same share of training records that were to be kept; lower is better",
+            else "the same net share of training records that were to be kept; lower is better",
             (was(result["cfr"]), _cell(result["cfr"], no_cfr), beside("cfr", no_cfr)),
         ),
         Row(
@@ -90,7 +91,7 @@ def numbers(result: Result) -> list[Row]:
         )
         cells = (Cell(f"{apart['before']:.3f}"), Cell(f"{apart['after']:.3f}"))
         last = _cell(apart["retrained"], yardstick.reason)
-        rows.append(Row("Told apart by confidence", f"{meaning}0.5: they cannot be told apart", (*cells, last)))
+        rows.append(Row("Told apart by confidence", f"{meaning}0.5: no threshold tells them apart", (*cells, last)))
     slow = yardstick if retrain is None or retrain["seconds"] is None else Cell(duration(retrain["seconds"]))
     rows.append(Row("Time", "of the computation itself", (EMPTY, Cell(duration(result["seconds"])), slow)))
     density = Cell(f"{result['mask_density']:.3f}")
@@ -120,9 +121,10 @@ def lowest(rows: Sequence[Mapping[str, Any]]) -> float:
 
 
 def samples(result: Result) -> Iterator[dict[str, Any]]:
-    """Yield one row a forgotten sample."""
+    """Yield one row a forgotten sample; of very many, those that still look most like members."""
     table, names = result["samples"], [clipped(name, 60) for name in result["classes"]]
-    for number, row in enumerate(table["row"]):
+    for number in shown_samples(result):
+        row = table["row"][number]
         was, now = table["class_before"][number], table["class_after"][number]
         yield {
             "row": row,
@@ -137,6 +139,13 @@ def samples(result: Result) -> Iterator[dict[str, Any]]:
             "score_after": table["score_after"][number],
             "member": table["score_after"][number] > MEMBER,
         }
+
+
+def shown_samples(result: Result) -> list[int]:
+    """Return which samples the page has room for: all, or those with the highest scores after, in their order."""
+    scores = result["samples"]["score_after"]
+    order = sorted(range(len(scores)), key=lambda number: (-scores[number], number))
+    return sorted(order[:MOST_SAMPLES])
 
 
 def tip(result: Result, number: int, when: str) -> str:

@@ -13,6 +13,7 @@ MEMBER = 0.5  # a sample with a higher membership score is taken for a member
 WEAK = 0.6  # an oracle of less balanced accuracy is hardly better than a coin
 _FEW = 30  # records of which a rate says little
 _APART = 0.1  # of an AUC from 0.5, from which on the page says so
+_ALIKE = 0.5  # of the others' spread, below which the forgotten samples stand out by being alike
 _BEYOND = 0.05  # by which a rate passes the retrained model's before the page says so
 
 Result = Mapping[str, Any]
@@ -200,11 +201,21 @@ def _apart(result: Result) -> list[str]:
         return []
     others = f"{apart['n']:,} {AGAINST[apart['against']]}"
     retrained = "" if apart["retrained"] is None else f"; retrained: {apart['retrained']:.2f}"
-    return [
-        f"By confidence alone, they can be told from {others} that the model was never trained on with an AUC of "
-        f"{apart['before']:.2f} before and {apart['after']:.2f} after (0.5: they cannot be told apart{retrained}).",
-        *(["So they can still be told apart to some degree."] if abs(apart["after"] - 0.5) > _APART else []),
+    whose = "" if result["counts"]["train"] is not None else ", by the word of whoever named them,"
+    aimed = " and that the method aimed at" if apart["against"] == "reference" else ""
+    said = [
+        f"By a threshold on the confidence they can be told from {others} that the model{whose} was never trained on"
+        f"{aimed} with an AUC of {apart['before']:.2f} before and {apart['after']:.2f} after (0.5: no threshold "
+        f"helps{retrained}; 0 tells as much as 1)."
     ]
+    if abs(apart["after"] - 0.5) > _APART:
+        said.append("So they can still be told apart to some degree.")
+    if result["stopped"] != "not-memorised" and apart["spread"]["after"] < _ALIKE * apart["spread_of_others"]:
+        said.append(
+            f"Their confidences are more alike (standard deviation {apart['spread']['after']:.3f}) than those of the "
+            f"others ({apart['spread_of_others']:.3f}): whoever looks for that can still find them."
+        )
+    return said
 
 
 def _cost(result: Result) -> tuple[str, ...]:
@@ -225,9 +236,11 @@ def _cost(result: Result) -> tuple[str, ...]:
         yardstick = retrain.get("cfr")
         beside = "" if yardstick is None else f"; retrained: {yardstick:.3f}"
         judged = counted(result["counts"]["kept_judged"], "training record")
+        members_before = result["counts"]["kept_members_before"]
+        base = "" if members_before is None else f" ({members_before:,} looked like members)"
         said.append(
-            f"Of {judged} that were to be kept, the oracle took {100 * result['cfr']:.1f} % fewer for members than "
-            f"before (collateral forgetting rate {result['cfr']:.3f}{beside}; lower is better)."
+            f"Of {judged} that were to be kept{base}, the oracle took {100 * result['cfr']:.1f} % fewer for members "
+            f"than before (collateral forgetting rate {result['cfr']:.3f}{beside}; lower is better)."
             if result["cfr"] > 0
             else f"Of {judged} that were to be kept, the oracle took no fewer for members than before (collateral "
             f"forgetting rate {result['cfr']:.3f}{beside}; lower is better)."
@@ -269,7 +282,7 @@ def _limits(result: Result) -> tuple[str, ...]:
             "That nothing was found memorised is a finding of this one test; it does not prove that the model holds no "
             "trace of the records.",
         )
-    return (f"If the numbers are good: {_lower(target['shown'])}", f"Not shown: {_lower(target['not_shown'])}")
+    return (target["shown"], f"Not shown: {_lower(target['not_shown'])}")
 
 
 def _lower(sentence: str) -> str:

@@ -38,7 +38,7 @@ _OF_THE_CALL = ("forget", "forward", "progress", "reference", "retain", "seed", 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One iteration of a method, for the curve."""
+    """One iteration of a method, for the curve; `seconds` count from the first iteration's start."""
 
     iteration: int
     objective: float

@@ -1,4 +1,4 @@
-"""What methods made of gradient steps share: batches in a seeded order, one optimiser, one mode, one record of the way."""
+"""What methods made of gradient steps share: batches in a seeded order, an optimiser, a mode, a record of the way."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from forsaken._random import torch_seed
-from forsaken.data.nest import Nest, leaves, length, map_nest
+from forsaken.data.nest import Nest, length, map_nest
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError, ModelError, NonFiniteError
 from forsaken.models.logits import LogitModel
@@ -56,19 +56,18 @@ class Descent(Unlearner):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Samples on the model's device: inputs, and labels and a teacher's logits where there are any."""
+    """Samples on the model's device: inputs, labels and a teacher's logits (no columns where unknown)."""
 
     inputs: Nest
-    labels: Tensor | None = None
-    taught: Tensor | None = None
+    labels: Tensor
+    taught: Tensor
 
     def __len__(self) -> int:
         return length(self.inputs)
 
     def rows(self, at: Tensor) -> Batch:
         """Return the samples at `at`."""
-        labels, taught = (None if each is None else each[at] for each in (self.labels, self.taught))
-        return Batch(map_nest(lambda leaf: leaf[at], self.inputs), labels, taught)
+        return Batch(map_nest(lambda leaf: leaf[at], self.inputs), self.labels[at], self.taught[at])
 
 
 class Course:
@@ -109,8 +108,9 @@ class Course:
                 "freeze_batch_norm=True"
             )
         device = self.adapter.device
-        labels = None if samples.labels is None else samples.labels.to(device)
-        return Batch(self.adapter.place(samples.inputs), labels, None if taught is None else taught.to(device))
+        unknown = torch.empty(len(samples), 0)
+        labels, logits = (unknown if each is None else each for each in (samples.labels, taught))
+        return Batch(self.adapter.place(samples.inputs), labels.to(device), logits.to(device))
 
     def logits(self, batch: Batch) -> Tensor:
         """Return the student's logits, in the mode that it trains in."""

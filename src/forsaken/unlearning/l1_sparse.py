@@ -21,8 +21,8 @@ class L1Sparse(Descent):
     """Fine-tune on retain data with γ_t · ‖θ‖₁ added, γ_t falling linearly from γ to 0 over the epochs.
 
     Weights that only D needed shrink, since nothing on the retain data pulls them back. Jia, Liu, Ram, Yao, Liu, Liu,
-    Sharma and Liu, "Model Sparsity Can Simplify Machine Unlearning", 2023. Epoch e of E (from 0) has γ · (1 − e / E), so
-    that 0 is reached when the last one ends. The other settings are those of `Descent`.
+    Sharma and Liu, "Model Sparsity Can Simplify Machine Unlearning", 2023. Epoch e of E (from 0) has γ · (1 − e / E),
+    so that 0 is reached when the last one ends. The other settings are those of `Descent`.
 
     Parameters
     ----------

@@ -55,7 +55,9 @@ class Retrain(Unlearner):
         logits = predict_logits(student, request.forget, forward=request.forward)
         labels = labels_of(retain, "retain", logits.shape[1])
         # Without labels D's loss is told against the classes that the model had learnt; nothing is trained on them.
-        known = logits.argmax(1) if request.forget.labels is None else labels_of(request.forget, "forget", len(logits[0]))
+        known = (
+            logits.argmax(1) if request.forget.labels is None else labels_of(request.forget, "forget", len(logits[0]))
+        )
         with torch_seed(request.seed):
             sketch = training.build()
         _check_same_kind(sketch, student)

@@ -14,8 +14,9 @@ from forsaken._random import generator
 from forsaken.data.samples import Samples
 from forsaken.unlearning.base import About, Details
 from forsaken.unlearning.descent import Descent, course
+from forsaken.unlearning.losses import loss_gradient
 from forsaken.unlearning.request import Request
-from forsaken.unlearning.sets import class_count, labelled, loss_gradient
+from forsaken.unlearning.sets import class_count, labelled
 from forsaken.unlearning.settings import number
 
 _LABELS = 21  # the purpose of the random labels, for their generator
@@ -25,10 +26,10 @@ _LABELS = 21  # the purpose of the random labels, for their generator
 class SalUn(Descent):
     """Learn random labels for D and the true ones of retain data, by the salient half of the weights alone.
 
-    Salient are the weights with the largest \\|∇CE(D)\\|, by one threshold over all of them. The others stay bit for bit as
-    they were: after each step they and their momentum are put back, so neither momentum nor weight decay moves them. Fan,
-    Liu, Zhang, Wong, Wei and Liu, "SalUn: Empowering Machine Unlearning via Gradient-based Weight Saliency in Both Image
-    Classification and Generation", 2024. The other settings are those of `Descent`.
+    Salient are the weights where ∇CE(D) is largest in magnitude, by one threshold over all of them. The others stay bit
+    for bit as they were: after each step they and their momentum are put back, so neither momentum nor weight decay
+    moves them. Fan, Liu, Zhang, Wong, Wei and Liu, "SalUn: Empowering Machine Unlearning via Gradient-based Weight
+    Saliency in Both Image Classification and Generation", 2024. The other settings are those of `Descent`.
 
     Parameters
     ----------

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, kl_div
+from torch import nn
+from torch.nn.functional import cross_entropy
 
 from forsaken._checks import Problems
 from forsaken.models.logits import predict_logits
 from forsaken.unlearning.base import About, Details
 from forsaken.unlearning.descent import Descent, course
+from forsaken.unlearning.losses import divergence
 from forsaken.unlearning.request import Request
 from forsaken.unlearning.sets import class_count, labelled
 from forsaken.unlearning.settings import number, whole
@@ -67,18 +68,8 @@ class Scrub(Descent):
                     logits = way.logits(batch)
                     near, loss = divergence(batch.taught, logits), cross_entropy(logits, batch.labels)
                     way.step(self.gamma * loss + self.alpha * near, anchor=loss, penalty=near)
+                if epoch >= self.ascent_epochs:  # the curve shows whether what was forgotten comes back
+                    with torch.no_grad():
+                        for batch in way.batches(forget):
+                            way.note(distance=divergence(batch.taught, way.logits(batch)))
         return way.details({"ascent_epochs": self.ascent_epochs}, passes=self.ascent_epochs + 1)
-
-
-def divergence(teacher: Tensor | None, student: Tensor) -> Tensor:
-    """Return the mean of KL(teacher ‖ student) over samples, from the logits of both.
-
-    >>> even, sure = torch.zeros(1, 2), torch.tensor([[0.0, 0.75]]).log_softmax(1)
-    >>> divergence(even, even).item()
-    0.0
-    >>> bool(divergence(sure, even) > 0)
-    True
-    """
-    if teacher is None:
-        raise TypeError("a batch without a teacher's logits")
-    return kl_div(student.log_softmax(1), teacher.log_softmax(1), reduction="batchmean", log_target=True)

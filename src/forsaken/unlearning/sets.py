@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch import nn
 
 from forsaken.data.samples import Samples
-from forsaken.errors import InputError, NonFiniteError
-from forsaken.models.logits import LogitModel, predict_logits
-from forsaken.unlearning.forsaken.space import ParameterSpace, prepared
+from forsaken.errors import InputError
+from forsaken.models.logits import predict_logits
 from forsaken.unlearning.request import Request
 
 
@@ -41,34 +38,3 @@ def labelled(request: Request, name: str, classes: int) -> Samples:
             f"{classes - 1}, as the model has {classes} classes; correct them"
         )
     return found
-
-
-def loss_gradient(
-    student: nn.Module, request: Request, terms: list[tuple[float, Samples]], batch_size: int
-) -> dict[str, Tensor]:
-    """Return the gradient of Σ factor · CE(samples) by each trainable parameter, in evaluation mode.
-
-    Parameters
-    ----------
-    student, request
-        The model as it is, and how it is called.
-    terms : list of (factor, Samples)
-        The cross-entropy is the mean over each set, so the batch size plays no role.
-    batch_size : int
-        Samples in a pass.
-    """
-    space = ParameterSpace(LogitModel(student, request.forward))
-    total = {name: torch.zeros_like(part) for name, part in space.parts.items()}
-    with prepared(student):
-        for factor, samples in terms:
-            for part in samples.batches(batch_size):
-                labels = part.labels.to(space.adapter.device)  # type: ignore[union-attr]
-                logits = space.logits(space.adapter.place(part.inputs))
-                loss = cross_entropy(logits, labels, reduction="sum") * (factor / len(samples))
-                found = torch.autograd.grad(loss, list(space.parts.values()), allow_unused=True)
-                for one, gradient in zip(total.values(), found, strict=True):
-                    if gradient is not None:
-                        one += gradient.to_dense() if gradient.is_sparse else gradient
-    if not all(bool(torch.isfinite(each).all()) for each in total.values()):
-        raise NonFiniteError("the gradient of the cross-entropy is NaN or infinite; check the model's weights")
-    return {name: each.detach() for name, each in total.items()}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from forsaken.data.samples import Samples
 from forsaken.errors import InputError, ModelError, NonFiniteError
 from forsaken.models.linear import LinearModel
 from forsaken.models.logits import LogitModel, predict_logits
-from forsaken.models.train import Training, train, usable_device
+from forsaken.models.train import Training, train
 from forsaken.types import Progress, silent
 from forsaken.unlearning.base import About, Details
 from forsaken.unlearning.ledger import Ledger, check_finite, labels_of
@@ -83,20 +84,179 @@ class Smu(UpfrontUnlearner):
         labels = labels_of(data, "data")
         mine = _mask(watched, len(data))
         tagged = Samples((data.inputs, torch.arange(len(data))), labels)
-        recorder: Recorder | None = None
+        recorder = Recorder(mine, training.recipe.clip)
+        start = time.perf_counter()
+        try:
+            network = train(
+                lambda: recorder.attach(training.build()),
+                tagged,
+                training.recipe,
+                seed=seed,
+                device=training.device,
+                observer=recorder,
+                progress=progress,
+            )
+        finally:
+            recorder.detach()
+        trained: nn.Module = network.network  # type: ignore[assignment]
+        record = Record(
+            parts=recorder.parts(),
+            keys=tuple(row_keys(data.rows(mine.nonzero()[:, 0]).inputs)),
+            kinds=tuple(leaf.dtype for leaf in leaves(data.inputs)),
+            shape=shape_of(data.inputs),
+            remaining=len(data) - int(mine.sum()),
+            recipe=training.recipe,
+        )
+        seconds = time.perf_counter() - start  # the record is on the CPU by now, so a GPU has nothing left to do
+        object.__setattr__(trained, _NAME, record)
+        return Readied(trained, Cost(seconds, record.bytes, record.bytes))
 
-        def build() -> nn.Module:
-            nonlocal recorder
-            recorder = Recorder(training.build(), mine, training.recipe.clip)
-            return recorder
+    def run(self, student: nn.Module, request: Request) -> Details:
+        """Subtract the record from `student` in one more epoch. See `Unlearner.run`."""
+        record = record_of(student)
+        if request.retain is None:
+            raise InputError(
+                "smu trains one more epoch on retain, and retain is None; give all of the remaining training data: "
+                "retain=(inputs, labels)"
+            )
+        _check_watched(record, request.forget)
+        adapter = LogitModel(student, request.forward)
+        logits = predict_logits(student, request.forget, forward=request.forward)
+        labels = labels_of(request.retain, "retain", logits.shape[1])
+        # Without labels D's loss is told against the classes that the model had learnt; nothing is trained on them.
+        given = request.forget.labels is not None
+        known = labels_of(request.forget, "forget", logits.shape[1]) if given else logits.argmax(1)
+        rate = record.recipe.learning_rate if self.learning_rate is None else self.learning_rate
+        recipe = replace(record.recipe, epochs=1, schedule="constant", learning_rate=rate)
+        ledger = Ledger(labels, Samples(adapter.place(request.forget.inputs), known), recipe.batch_size)
+        steps = -(-len(labels) // recipe.batch_size)
+        try:
+            with _subtracting(student, record, steps):
+                train(
+                    lambda: ledger.attach(adapter),
+                    Samples(adapter.place(request.retain.inputs), labels),
+                    recipe,
+                    seed=request.seed,
+                    device=adapter.device,
+                    observer=ledger,
+                    progress=request.progress,
+                    stage="subtract",
+                )
+        except NonFiniteError as error:
+            raise NonFiniteError(f"{error}: lower learning_rate, {rate:g}") from error
+        finally:
+            ledger.detach()
+        history = ledger.history()
+        check_finite(student, history, f"learning_rate, {rate:g}")
+        student.zero_grad(set_to_none=True)
+        delattr(student, _NAME)
+        facts = {
+            "learning_rate": rate,
+            "steps": steps,
+            "record_norm": _norm(record.parts.values()),
+            "weight_norm": _norm(value.detach() for value in student.parameters()),
+            "record_bytes": record.bytes,
+        }
+        return Details("iterations", len(history), ledger.steps, history, None, facts, _notes(record, request, student))
 
-        class _Late:
-            """The recorder, which is there only once the network is built."""
+    def hint(self, details: Details) -> str:
+        """Say why nothing moved."""
+        return f"the record's norm is {details.facts['record_norm']:.3g}; give a learning_rate above 0"
 
-            def before(self, network: nn.Module, rows: Tensor, optimiser: torch.optim.Optimizer) -> None:
-                network.before(network, rows, optimiser)  # type: ignore[operator]
 
-            def after(self, network: nn.Module, rows: Tensor, optimiser: torch.optim.Optimizer) -> None:
-                network.after(network, rows, optimiser)  # type: ignore[operator]
+def record_of(model: nn.Module) -> Record:
+    """Return what `Smu.prepare` left on a model, or say that it was not there when the model was trained."""
+    if isinstance(model, LinearModel):
+        raise ModelError(
+            f"smu records the steps of a training, and {type(model.estimator).__name__} is fitted as a whole; use "
+            "another method, or fit it again without the samples"
+        )
+    record = getattr(model, _NAME, None)
+    if not isinstance(record, Record):
+        raise InputError(
+            "the model carries no record of its training, or one that is spent: smu must be there when the model is "
+            "trained, and serves one request; train it with Smu().prepare(training, data, seed=0, watched=rows).model"
+        )
+    return record
 
-        raise NotImplementedError
+
+@contextmanager
+def _subtracting(student: nn.Module, record: Record, steps: int) -> Iterator[None]:
+    """Take one part in `steps` of the record out of the weights before each training step."""
+    weights = dict(student.named_parameters())
+    for name, part in record.parts.items():
+        if name not in weights or weights[name].shape != part.shape:
+            raise ModelError(f"the record has a parameter {name} of shape {tuple(part.shape)} that the model has not")
+    pairs = [(weights[name], part.to(weights[name]) / steps) for name, part in record.parts.items()]
+
+    def subtract(network: nn.Module, _: Any) -> None:
+        if network.training:
+            with torch.no_grad():
+                for weight, part in pairs:
+                    weight.sub_(part)
+
+    handle = student.register_forward_pre_hook(subtract)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _mask(watched: Tensor | None, count: int) -> Tensor:
+    """Return which of `count` rows are watched."""
+    if watched is None:
+        raise InputError(
+            "smu must know before the training which rows may have to be forgotten, and watched is None; give "
+            "watched=torch.tensor([...]) (this is the method's weakness: requests that nobody foresaw need another)"
+        )
+    rows = torch.as_tensor(watched).cpu()
+    if rows.dim() != 1 or rows.dtype not in (torch.int64, torch.int32, torch.int16):
+        raise InputError(
+            f"watched is {tuple(rows.shape)} of {rows.dtype}, expected row numbers in one dimension; of a mask give "
+            "mask.nonzero()[:, 0]"
+        )
+    low, high = (int(rows.min()), int(rows.max())) if len(rows) else (0, -1)
+    if low < 0 or high >= count:
+        raise InputError(f"watched runs from {low} to {high}, expected rows of the data, 0 to {count - 1}")
+    mine = torch.zeros(count, dtype=torch.bool)
+    mine[rows.long()] = True
+    if int(mine.sum()) in (0, count):
+        raise InputError(f"watched names {int(mine.sum())} of {count} rows, expected at least one, and not all of them")
+    return mine
+
+
+def _check_watched(record: Record, forget: Samples) -> None:
+    """Make sure that what is to be forgotten is what was recorded: one sum cannot be divided."""
+    if shape_of(forget.inputs) != record.shape:
+        raise InputError(
+            f"a forget sample has shape {shape_of(forget.inputs)}, but smu watched samples of shape {record.shape}; "
+            "give the very samples that it watched"
+        )
+    asked, kept = Counter(row_keys(as_kinds(forget.inputs, record.kinds))), Counter(record.keys)
+    strange, left = (asked - kept).total(), (kept - asked).total()
+    if strange:
+        raise InputError(
+            f"{strange} of {len(forget)} forget samples were not watched when the model was trained, so smu knows "
+            "nothing of them; leave them out, or use a method that takes any trained model"
+        )
+    if left:
+        raise InputError(
+            f"forget leaves out {left} of the {len(record.keys)} samples that smu watched; it keeps one sum of all of "
+            "them, which cannot be divided: ask for all of them at once"
+        )
+
+
+def _norm(parts: Iterable[Tensor]) -> float:
+    return math.sqrt(sum(float(part.double().square().sum()) for part in parts))
+
+
+def _notes(record: Record, request: Request, student: nn.Module) -> tuple[str, ...]:
+    found = ["the record is spent, and left out of the new model; the one handed over still carries it"]
+    given = 0 if request.retain is None else len(request.retain)
+    if given != record.remaining:
+        found.append(f"retain has {given:,} samples, but {record.remaining:,} remain of the training data")
+    if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in student.modules()):
+        found.append(
+            "running statistics of batch-norm layers are no part of the record; the last epoch only moves them"
+        )
+    return tuple(found)

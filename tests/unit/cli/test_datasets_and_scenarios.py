@@ -241,7 +241,7 @@ def test_a_scenario_whose_data_are_missing_says_how_to_get_them(run: Run) -> Non
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_every_scenario_can_be_shown_without_its_data(run: Run, name: str) -> None:
     ended = run("scenarios", "show", name)
-    assert (ended.code, ended.err if name != "digits" else "") == (0, "")
+    assert (ended.code, ended.err if not name.startswith("digits") else "") == (0, "")
     assert ended.out.startswith(f"{name}: {SCENARIOS[name].summary}")
 
 

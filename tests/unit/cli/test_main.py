@@ -98,7 +98,6 @@ def failing(folder: Path) -> dict[str, list[object]]:
         "mask apply": [none, job, "--out", folder / "x.safetensors"],
         "mask revert": [out / "mask.safetensors", none, "--out", folder / "x.safetensors"],
         "datasets get": ["none"],
-        "datasets verify": ["none"],
         "scenarios show": ["none"],
     }
 

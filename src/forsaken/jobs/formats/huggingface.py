@@ -117,4 +117,5 @@ def _library() -> Any:
         raise ModelError(
             "a Hugging Face folder needs transformers; install it with: pip install transformers"
         ) from error
+    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # ours are shown
     return transformers

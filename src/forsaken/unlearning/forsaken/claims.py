@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a result made with a target shows when its numbers are good, and what it does not show."""
+    """What a result made with a target can show, where its numbers are good, and what it does not show."""
 
     target: str
     shown: str
@@ -22,27 +23,40 @@ _ATTACK = (
     "An attacker who compares sample by sample with models that never saw the sample can still tell that it was there."
 )
 
+_AIM = "The aim, and how far it was reached the numbers say:"
+
 CLAIMS = {
     "class-mean": Claim(
         "class-mean",
-        "The forgotten samples are answered like samples of the same predicted class that the model never saw, on "
-        "average.",
-        f"They keep their predicted class, which a model that never saw them might not give them. {_ATTACK}",
+        f"{_AIM} the forgotten samples are answered, on average, like samples of the same predicted class that the "
+        "model never saw.",
+        "They keep their predicted class, which a model that never saw them might not give them, and are more alike "
+        f"than strangers are. {_ATTACK}",
     ),
     "corrected": Claim(
         "corrected",
-        "The forgotten samples are answered like clean samples of their true class, on average.",
+        f"{_AIM} the forgotten samples are answered, on average, like clean samples of their true class.",
         f"That is a correction, not the answer of a model that never saw them. {_ATTACK}",
     ),
     "uniform": Claim(
         "uniform",
-        "The model no longer favours any class for the forgotten samples.",
+        f"{_AIM} the model no longer favours any class for the forgotten samples.",
         "A model that never saw them would hardly be so undecided, so the indecision itself gives them away. "
         f"{_ATTACK}",
     ),
     "given": Claim(
         "given",
-        "The forgotten samples are answered as the targets that were handed in say, sample by sample.",
+        f"{_AIM} the forgotten samples are answered as the targets that were handed in say, sample by sample.",
         "Whether those targets come from a model that never saw the samples is the word of whoever handed them in.",
     ),
 }
+
+
+def claim_of(method: str, facts: Mapping[str, object]) -> Claim:
+    """Return what a run can claim: by its target, or for a method that has none by its name."""
+    known = CLAIMS.get(str(facts.get("target")))
+    return known or Claim(
+        method,
+        f"{_AIM} the model behaves as if it had not been trained on the forgotten samples.",
+        f"{method} gives no guarantee for a single sample. {_ATTACK}",
+    )

@@ -36,7 +36,14 @@ def cross_entropy(logits: Tensor, label: Tensor) -> Tensor:
 LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"logits": logit_energy, "loss": cross_entropy}
 
 
-def importance(space: ParameterSpace, samples: Samples, kind: str, progress: Progress) -> Tensor:
+def importance(
+    space: ParameterSpace,
+    samples: Samples,
+    kind: str,
+    progress: Progress,
+    *,
+    of: Callable[[Tensor], Tensor] = Tensor.abs,
+) -> Tensor:
     """Return ω, shape (d,), from per-sample gradients at the current θ.
 
     Parameters
@@ -49,6 +56,8 @@ def importance(space: ParameterSpace, samples: Samples, kind: str, progress: Pro
         Whose gradient: of the logits' energy, or of the cross-entropy as in the paper.
     progress : callable
         Told about the samples done.
+    of : callable
+        What of each sample's gradient is averaged, entry by entry: its magnitude, or its square.
 
     Notes
     -----
@@ -89,7 +98,7 @@ def importance(space: ParameterSpace, samples: Samples, kind: str, progress: Pro
             except RuntimeError:  # vmap knows no rule for a layer; what is truly wrong shows again below
                 batched = False
                 continue
-            _add(total, space, [gradients[name].abs().sum(0) for name in space.parts])
+            _add(total, space, [of(gradients[name]).sum(0) for name in space.parts])
         else:
             leaves = list(space.parts.values())
             value = loss(space.logits(inputs), label)
@@ -97,7 +106,7 @@ def importance(space: ParameterSpace, samples: Samples, kind: str, progress: Pro
             _add(
                 total,
                 space,
-                [None if g is None else (g.to_dense() if g.is_sparse else g).abs() for g in found],
+                [None if g is None else of(g.to_dense() if g.is_sparse else g) for g in found],
             )
         done += len(part)
         progress(Tick("importance", done, len(samples)))

@@ -1,0 +1,190 @@
+"""One shard's training: stage by stage, from the beginning or from a checkpoint."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from forsaken._random import torch_seed
+from forsaken.data.nest import map_nest
+from forsaken.data.samples import Samples
+from forsaken.errors import ModelError, NonFiniteError
+from forsaken.models.logits import evaluation
+from forsaken.models.train import Training, train, usable_device
+from forsaken.types import Progress, Tick, silent
+from forsaken.unlearning.sisa.shards import Stage, plan
+from forsaken.unlearning.sisa.store import Checkpoint
+
+_LOSS_BATCH = 512
+
+
+class Teacher(Protocol):
+    """How a constituent is built and how one stage of it is trained; it travels to Ray's workers."""
+
+    @property
+    def training(self) -> Training:
+        """The network, the recipe and the device."""
+
+    def plan(self, sizes: tuple[int, ...], dealt: tuple[int, ...]) -> tuple[Stage, ...]:
+        """Return the stages of a shard whose slices 1 to i hold so many rows now, and held so many when dealt."""
+
+    def build(self) -> nn.Module:
+        """Return a new network."""
+
+    def teach(self, network: nn.Module, data: Samples, stage: Stage, seed: int) -> nn.Module:
+        """Train the network for one stage, with an optimiser of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """Trains a stage by the training's recipe. The optimiser is new in each stage: checkpoints hold weights alone."""
+
+    training: Training
+
+    def plan(self, sizes: tuple[int, ...], dealt: tuple[int, ...]) -> tuple[Stage, ...]:  # noqa: ARG002 (the protocol's)
+        """Return the stages for the rows that there are now."""
+        return plan(sizes, self.training.recipe.epochs, self.training.recipe.batch_size)
+
+    def build(self) -> nn.Module:
+        """Return a new network."""
+        return self.training.build()
+
+    def teach(self, network: nn.Module, data: Samples, stage: Stage, seed: int) -> nn.Module:
+        """Train the network for one stage."""
+        recipe, device = self.training.recipe, self.training.device
+        return train(lambda: network, data, recipe, seed=seed, device=device, steps=stage.steps)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """The training of one shard.
+
+    Attributes
+    ----------
+    shard : int
+        Its number, from 0.
+    teacher : Teacher
+        How it is trained.
+    data : Samples
+        Its rows, in the order of its slices.
+    stages : tuple of Stage
+        All of them.
+    first : int
+        The stage to begin with, from 1.
+    start : Checkpoint or None
+        The checkpoint after the stage before; None begins with new weights.
+    start_seed, stage_seeds : int, tuple of int
+        Seeds of the new weights and of each stage.
+    keep : tuple of int
+        The stages after which a checkpoint is kept.
+    folder : Path
+        Where it goes.
+    forgotten : Samples or None
+        What was in the shard and is to be forgotten, for the curve alone.
+    """
+
+    shard: int
+    teacher: Teacher
+    data: Samples
+    stages: tuple[Stage, ...]
+    first: int
+    start: Checkpoint | None
+    start_seed: int
+    stage_seeds: tuple[int, ...]
+    keep: tuple[int, ...]
+    folder: Path
+    forgotten: Samples | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Taught:
+    """A shard's training, done: the network's state on the CPU, its checkpoints by stage, and what it took."""
+
+    shard: int
+    first: int
+    state: Mapping[str, Tensor]
+    checkpoints: Mapping[int, Checkpoint]
+    steps: int
+    passes: int
+    loss_kept: float
+    loss_forgotten: float
+    seconds: float
+
+
+def teach(task: Task, progress: Progress = silent) -> Taught:
+    """Train one shard. The result depends on the task alone, wherever and however often it runs."""
+    started = time.perf_counter()
+    place = usable_device(task.teacher.training.device)
+    network = new_network(task.teacher, task.start_seed).to(place)
+    if task.start is not None:
+        _load(network, task.start)
+    data = _placed(task.data, place)
+    checkpoints: dict[int, Checkpoint] = {}
+    remaining = task.stages[task.first - 1 :]
+    for at, (stage, seed) in enumerate(zip(remaining, task.stage_seeds[task.first - 1 :], strict=True), task.first):
+        if stage.steps:
+            network = task.teacher.teach(network, _head(data, stage.rows), stage, seed)
+        if at in task.keep:
+            name = f"shard-{task.shard:03d}-slice-{at:04d}.safetensors"
+            checkpoints[at] = Checkpoint.write(task.folder / name, network.state_dict())
+        progress(Tick(f"shard {task.shard + 1}", at - task.first + 1, len(remaining)))
+    state = {name: value.detach().cpu().clone() for name, value in network.state_dict().items()}
+    if not all(bool(torch.isfinite(value).all()) for value in state.values() if value.is_floating_point()):
+        raise NonFiniteError(f"the weights of shard {task.shard} are NaN or infinite; lower the recipe's learning_rate")
+    return Taught(
+        task.shard,
+        task.first,
+        state,
+        checkpoints,
+        sum(stage.steps for stage in remaining),
+        sum(stage.passes for stage in remaining),
+        _loss(network, data),
+        0.0 if task.forgotten is None else _loss(network, _placed(task.forgotten, place)),
+        time.perf_counter() - started,
+    )
+
+
+def new_network(teacher: Teacher, seed: int) -> nn.Module:
+    """Return a network with the initial weights of a seed."""
+    with torch_seed(seed):
+        return teacher.build()
+
+
+def _load(network: nn.Module, checkpoint: Checkpoint) -> None:
+    try:
+        network.load_state_dict(checkpoint.read())
+    except RuntimeError as error:
+        raise ModelError(
+            f"checkpoint {checkpoint.path} does not fit the network that the training builds; build the same network "
+            "as when the model was prepared"
+        ) from error
+
+
+def _placed(data: Samples, place: torch.device) -> Samples:
+    labels = None if data.labels is None else data.labels.to(place)
+    return Samples(map_nest(lambda leaf: leaf.to(place), data.inputs), labels)
+
+
+def _head(data: Samples, rows: int) -> Samples:
+    """Return the first rows, without copying them."""
+    labels = None if data.labels is None else data.labels[:rows]
+    return Samples(map_nest(lambda leaf: leaf[:rows], data.inputs), labels)
+
+
+def _loss(network: nn.Module, data: Samples) -> float:
+    """Return the mean cross-entropy in evaluation mode; 0 for no samples."""
+    total = 0.0
+    with evaluation(network), torch.no_grad():
+        for part in data.batches(_LOSS_BATCH) if len(data) else ():
+            logits = network(part.inputs).float()
+            labels = part.labels
+            if labels is not None:
+                flat = nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten())
+                total += float(flat) * len(part)
+    return total / max(1, len(data))

@@ -1,0 +1,158 @@
+"""Fan-out on a real Ray: same results, errors as themselves, and a worker that is killed while it works."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from forsaken.data.samples import Samples
+from forsaken.engine import fan_out
+from forsaken.errors import ForsakenError, OverlapError, SettingsError
+from forsaken.models.nets import mlp
+from forsaken.models.train import Training
+from forsaken.models.weights import fingerprint
+from forsaken.recipe import Recipe
+from forsaken.types import Tick
+from forsaken.unlearning.sisa.method import Sisa
+
+pytest.importorskip("ray")
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def ray():
+    import ray
+
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
+    yield ray
+    ray.shutdown()
+
+
+def matrix_power(item: int) -> torch.Tensor:
+    draw = torch.Generator().manual_seed(item)
+    return torch.linalg.matrix_power(torch.randn(40, 40, generator=draw) / 7, 5)
+
+
+def note_and_wait(folder: Path, item: int) -> int:
+    """Leave a file named by item, attempt and process; the first attempt at item 0 waits to be killed."""
+    attempt = len(list(folder.glob(f"{item}-*")))
+    (folder / f"{item}-{attempt}-{os.getpid()}").touch()
+    if item == 0 and attempt == 0:
+        time.sleep(60)
+    return 10 * item
+
+
+def note_and_fail(folder: Path, item: int) -> None:
+    (folder / f"{item}").touch()
+    if item == 1:
+        raise OverlapError("two rows", rows=[4, 7])
+    time.sleep(60)
+
+
+def die(item: int) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_same_results_as_in_process(ray) -> None:
+    here = fan_out(matrix_power, [5, 3, 8])
+    there = fan_out(matrix_power, [5, 3, 8], engine="ray")
+    assert all(torch.equal(a, b) for a, b in zip(here, there, strict=True))
+    assert ray.is_initialized(), "a Ray that was there stays"
+
+
+def test_a_killed_worker_s_item_is_done_again_and_counted_once(ray, tmp_path: Path) -> None:
+    killed: list[int] = []
+
+    def kill() -> None:
+        while not (found := list(tmp_path.glob("0-0-*"))):
+            time.sleep(0.02)
+        pid = int(found[0].name.split("-")[2])
+        assert pid != os.getpid()
+        os.kill(pid, signal.SIGKILL)
+        killed.append(pid)
+
+    ticks: list[Tick] = []
+    killer = threading.Thread(target=kill)
+    killer.start()
+    work = functools.partial(note_and_wait, tmp_path)
+    started = time.perf_counter()
+    results = fan_out(work, [0, 1, 2, 3], engine="ray", progress=ticks.append)
+    killer.join()
+    assert results == [0, 10, 20, 30]
+    assert [tick.done for tick in ticks] == [1, 2, 3, 4], "every item is told once"
+    attempts = sorted(path.name.rsplit("-", 1)[0] for path in tmp_path.iterdir())
+    assert attempts == ["0-0", "0-1", "1-0", "2-0", "3-0"], "item 0 was begun twice, the others once"
+    assert time.perf_counter() - started < 55, "nobody waited for the killed attempt"
+    assert len(killed) == 1
+
+
+def test_an_error_comes_as_itself_and_cancels_the_others(ray, tmp_path: Path) -> None:
+    started = time.perf_counter()
+    with pytest.raises(OverlapError, match="two rows") as caught:
+        fan_out(functools.partial(note_and_fail, tmp_path), [0, 1, 2, 3], engine="ray", workers=2)
+    assert type(caught.value) is OverlapError
+    assert caught.value.rows == (4, 7)
+    assert any("note_and_fail" in note for note in caught.value.__notes__), "where it happened is told"
+    assert time.perf_counter() - started < 50
+    begun = {path.name for path in tmp_path.iterdir()}
+    assert "3" not in begun, "at most two at a time, so the last had not begun"
+    time.sleep(1.0)
+    assert {path.name for path in tmp_path.iterdir()} == begun, "and it never did"
+
+
+def test_work_that_always_kills_its_process_is_an_error(ray) -> None:
+    with pytest.raises(ForsakenError, match="could not do item 0 .*started 4 times at most"):
+        fan_out(die, [1], engine="ray")
+
+
+def test_a_gpu_that_is_not_there_is_refused(ray) -> None:
+    with pytest.raises(SettingsError, match="needs 64 GPU"):
+        fan_out(matrix_power, [1], engine="ray", gpus=64.0)
+
+
+def test_sisa_on_ray_gives_the_same_bits(ray, tmp_path: Path) -> None:
+    draw = torch.Generator().manual_seed(0)
+    data = Samples(torch.randn(40, 6, generator=draw), torch.randint(3, (40,), generator=draw))
+    training = Training(lambda: mlp((6, 8, 3)), Recipe(6, 8, 1e-2))
+    models = []
+    for engine in ("local", "ray"):
+        method = Sisa(shards=2, slices=4, engine=engine)
+        readied = method.prepare(training, data, seed=3, folder=tmp_path / engine)
+        forgotten = method(readied.model, data.inputs[:3])
+        models.append((fingerprint(readied.model), fingerprint(forgotten.model)))
+    assert models[0] == models[1]
+    names = [sorted(p.relative_to(tmp_path / e) for p in (tmp_path / e).rglob("*")) for e in ("local", "ray")]
+    assert names[0] == names[1]
+
+
+def test_a_ray_of_its_own_ends_with_the_call() -> None:
+    import ray
+
+    if ray.is_initialized():
+        ray.shutdown()
+    assert fan_out(matrix_power, [1], engine="ray")[0].shape == (40, 40)
+    assert not ray.is_initialized()
+
+
+def test_no_cluster_at_the_address_is_told(monkeypatch) -> None:
+    import ray
+
+    if ray.is_initialized():
+        ray.shutdown()
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    monkeypatch.setenv("RAY_gcs_rpc_server_reconnect_timeout_s", "1")
+    monkeypatch.setattr(ray, "init", _refuse)
+    with pytest.raises(SettingsError, match=r"no Ray at 127\.0\.0\.1:1 .*use engine=\"local\""):
+        fan_out(matrix_power, [1], engine="ray")
+
+
+def _refuse(*_: object, **__: object) -> None:
+    raise ConnectionError("nobody answers")

@@ -1,0 +1,78 @@
+"""Fan-out in this process, and what is refused before any engine starts."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from forsaken.engine import check_engine, fan_out
+from forsaken.errors import SettingsError, UnknownNameError
+from forsaken.types import Tick
+
+
+def square(item: int) -> int:
+    return item * item
+
+
+def test_results_come_in_the_order_of_the_items() -> None:
+    assert fan_out(square, [3, 1, 2]) == [9, 1, 4]
+    assert fan_out(square, []) == []
+
+
+def test_each_item_is_worked_on_once() -> None:
+    seen: list[int] = []
+    fan_out(seen.append, [1, 2, 3])
+    assert seen == [1, 2, 3]
+
+
+def test_every_finished_item_is_told() -> None:
+    ticks: list[Tick] = []
+    fan_out(square, [1, 2, 3], progress=ticks.append, stage="squares")
+    assert ticks == [Tick("squares", done, 3) for done in (1, 2, 3)]
+
+
+def test_an_error_is_raised_as_itself_and_ends_the_work() -> None:
+    seen: list[int] = []
+
+    def work(item: int) -> None:
+        seen.append(item)
+        if item == 2:
+            raise UnknownNameError("colour", "bleu", ["blue"])
+
+    with pytest.raises(UnknownNameError, match="unknown colour 'bleu'; did you mean 'blue'"):
+        fan_out(work, [1, 2, 3])
+    assert seen == [1, 2]
+
+
+def test_a_progress_function_that_raises_cancels() -> None:
+    seen: list[int] = []
+
+    def stop(tick: Tick) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fan_out(seen.append, [1, 2, 3], progress=stop)
+    assert seen == [1]
+
+
+@pytest.mark.parametrize("engine", ["rai", "", "ray://", "http://there", None, 3])
+def test_unknown_engines_are_refused(engine) -> None:
+    with pytest.raises(UnknownNameError, match="unknown engine .*known: local, ray, ray://host:port"):
+        fan_out(square, [1], engine=engine)
+
+
+@pytest.mark.parametrize("engine", ["local", "ray", "ray://there:10001"])
+def test_known_engines_are_known(engine) -> None:
+    check_engine(engine)
+
+
+def test_without_ray_the_remedy_is_told(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(SettingsError, match=r"pip install 'forsaken\[ray\]'"):
+        fan_out(square, [1], engine="ray")
+
+
+def test_no_workers_are_refused() -> None:
+    with pytest.raises(SettingsError, match="workers is 0, expected a whole number >= 1"):
+        fan_out(square, [1], workers=0)
