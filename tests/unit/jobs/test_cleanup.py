@@ -30,7 +30,7 @@ def rows_to_delete(folder: Path) -> list[list[str]]:
 
 def test_a_dataset_without_the_forgotten_rows(folder: Path) -> None:
     found = run(write_job(folder))
-    assert found["cleaning"] == {"rows": 12, "exact": 0, "near": 0, "file": "cleaned.parquet"}
+    assert found["cleaning"] == {"rows": 12, "not_found": 0, "exact": 0, "near": 0, "file": "cleaned.parquet"}
     cleaned, train = (pq.read_table(folder / name) for name in ("forgotten/cleaned.parquet", "train.parquet"))
     assert cleaned.equals(train.slice(0, 120))
     assert cleaned.schema.equals(train.schema)
@@ -71,7 +71,7 @@ def test_rows_alone(folder: Path) -> None:
 
 def test_none(folder: Path) -> None:
     found = run(write_job(folder, output={"cleaned": "none"}))
-    assert found["cleaning"] == {"rows": 12, "exact": 0, "near": 0, "file": None}
+    assert found["cleaning"] == {"rows": 12, "not_found": 0, "exact": 0, "near": 0, "file": None}
     assert not list((folder / "forgotten").glob("cleaned*"))
 
 
@@ -166,7 +166,7 @@ def test_records_that_are_not_in_the_training_data(folder: Path) -> None:
     inputs, labels = SETS["kept"]
     pq.write_table(table(inputs, labels), folder / "train.parquet")
     found = run(write_job(folder))
-    assert found["cleaning"] == {"rows": 0, "exact": 0, "near": 0, "file": None}
+    assert found["cleaning"] == {"rows": 0, "not_found": 12, "exact": 0, "near": 0, "file": None}
     assert any("none of the forget records was found in the training data" in text for text in found["warnings"])
 
 

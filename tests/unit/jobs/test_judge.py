@@ -140,9 +140,8 @@ def test_without_references_and_test_there_is_nothing_to_compare_with(folder: Pa
     found = run(write_job(folder, data=data, method={"target": "uniform", "iterations": 5}))
     for name in ("separation", "accuracy_before", "accuracy_after", "by_class"):
         assert found[name] is None
-    assert found["counts"] == {
-        "forget": 12, "memorised_before": None, "reference": 0, "retain": 0, "train": None, "test": 0, "kept_judged": 0,
-    }  # fmt: skip
+    known = {"forget": 12, "reference": 0, "retain": 0, "test": 0, "kept_judged": 0}
+    assert found["counts"] == dict.fromkeys(found["counts"]) | known
 
 
 def test_without_references_the_test_stands_in(folder: Path) -> None:

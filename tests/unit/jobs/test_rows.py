@@ -140,7 +140,7 @@ def test_a_folder_in_place_of_a_file_of_ids(folder: Path) -> None:
 
 
 def test_ids_of_a_column_that_is_not_there(folder: Path) -> None:
-    with pytest.raises(DataError, match="no column 'who'"):
+    with pytest.raises(DataError, match="the column 'who'"):
         reader(folder, id="who", forget={"of": "train", "ids": [1]}).given("forget")
 
 

@@ -99,9 +99,36 @@ def test_test_rows_that_serve_as_references_are_no_test(folder: Path) -> None:
 
 
 def test_forgotten_records_in_the_test_are_no_test(folder: Path) -> None:
-    found = read(folder, data={"test": "train.parquet"})
+    both = [np.concatenate(pair) for pair in zip(world().sets["test"], world().sets["forget"], strict=True)]
+    pq.write_table(table(*both), folder / "test.parquet")
+    found = read(folder)
     assert found.test is not None
-    assert len(found.test) == 120 - 50
+    assert len(found.test) == 80
+    assert "12 test samples are also given to the method" in found.notes[-1]
+
+
+@pytest.mark.parametrize("part", ["test", "reference"])
+def test_what_the_model_was_trained_on_is_no_stranger(folder: Path, part: str) -> None:
+    both = [np.concatenate(pair) for pair in zip(world().sets[part], world().sets["kept"], strict=True)]
+    pq.write_table(table(*both), folder / f"{part}.parquet")
+    found = read(folder)
+    assert len(getattr(found, part)) == len(world().sets[part][0])
+    assert any(f"120 of {len(both[0])} {part} samples are in the training data" in note for note in found.notes)
+    with pytest.raises(InputError, match=f"every {part} sample is in the training data"):
+        read(folder, data={part: "kept.parquet"})
+
+
+def test_features_are_known_by_name_and_not_by_place(folder: Path) -> None:
+    usual = read(folder)
+    shuffled = pq.read_table(folder / "test.parquet")
+    pq.write_table(shuffled.select(sorted(shuffled.column_names, reverse=True)), folder / "test.parquet")
+    found = read(folder)
+    assert found.test is not None
+    assert usual.test is not None
+    assert torch.equal(found.test.inputs, usual.test.inputs)  # type: ignore[arg-type]
+    pq.write_table(shuffled.rename_columns(["other", *shuffled.column_names[1:]]), folder / "test.parquet")
+    with pytest.raises(InputError, match="test lacks 'f0' and has 'other' besides"):
+        read(folder)
 
 
 def test_a_test_of_nothing_else_is_refused(folder: Path) -> None:

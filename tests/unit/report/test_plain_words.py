@@ -20,7 +20,10 @@ def test_a_whole_result() -> None:
     assert said.headline == "A request to forget 40 records, carried out in 1.25 s"
     assert "took 40 of the 40 records for training members before and 1 after" in said.done[1]
     assert "(forgetting rate 0.97; a model retrained without them: 0.90)" in said.done[1]
-    assert "AUC of 0.97 before and 0.52 after (0.5: they cannot be told apart; retrained: 0.50)" in said.done[-1]
+    assert (
+        "AUC of 0.97 before and 0.52 after (0.5: no threshold helps; retrained: 0.50; 0 tells as much as 1)"
+        in said.done[-1]
+    )
     assert said.cost[0].startswith("It took 1.25 s; retraining took 5.00 s, 4.0 times as long. 25 %")
     assert said.cost[1] == "The accuracy on 20 test samples went from 95.0 % to 90.0 % (retrained: 94.0 %)."
     assert (
@@ -128,3 +131,13 @@ def test_reasons() -> None:
     assert why_none(whole, "cfr") == "no record to keep looked like a member"
     assert (why_none(whole, "oracle"), why_none(bare(whole), "oracle")) == ("not measured", "no oracle")
     assert why_none(whole, "accuracy") == "no test data"
+
+
+def test_records_that_are_too_alike_are_told() -> None:
+    result = make_result(40)
+    apart = result["separation"]
+    alike = apart | {"spread": apart["spread"] | {"after": 0.01}}
+    assert "more alike (standard deviation 0.010) than those of the others (0.200)" in everything(
+        result | {"separation": alike}
+    )
+    assert "more alike" not in everything(result)

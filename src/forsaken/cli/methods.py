@@ -1,0 +1,106 @@
+"""`forsaken methods`: which methods there are, and what each takes."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from forsaken.errors import UnknownNameError
+
+app = typer.Typer(no_args_is_help=True, help="The unlearning methods: list them, and see what each needs.")
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+
+@app.command("list")
+def list_methods(as_json: AsJson = False) -> None:
+    """Show every method: what it does, and what it needs.
+
+    Example: forsaken methods list
+    """
+    from forsaken.unlearning.table import METHODS
+
+    rows = [_facts(name) for name in METHODS]
+    if as_json:
+        typer.echo(json.dumps(rows))
+        return
+    shown = Table(title="unlearning methods")
+    for title in ("name", "what it does", "needs", "at training time"):
+        shown.add_column(title, overflow="fold", no_wrap=title == "name")
+    for row in rows:
+        upfront = "[yellow]yes[/]" if row["upfront"] else "no"
+        shown.add_row(row["name"], escape(row["summary"]), escape(", ".join(row["needs"])), upfront)
+    console = Console()
+    console.print(shown)
+    console.print("more about one: forsaken methods show NAME", highlight=False, soft_wrap=True)
+
+
+@app.command("show")
+def show(name: Annotated[str, typer.Argument(help="A method by name.")], as_json: AsJson = False) -> None:
+    """Explain a method: the data it needs and uses, its settings with defaults and ranges, and its paper.
+
+    The settings are those of [method] in a job file, and of forsaken.unlearn.
+
+    Example: forsaken methods show forsaken
+    """
+    from forsaken.unlearning.table import METHODS
+
+    if name not in METHODS:
+        raise UnknownNameError("method", name, METHODS)
+    facts = _facts(name)
+    if as_json:
+        typer.echo(json.dumps(facts))
+        return
+    console = Console()
+    console.print(f"[bold]{name}[/]: {escape(facts['summary'])}", highlight=False, soft_wrap=True)
+    told = {
+        "needs": ", ".join(facts["needs"]),
+        "uses, where given": ", ".join(facts["uses"]) or "nothing else",
+        "at training time": facts["upfront"] or "nothing: it takes any trained model",
+        "paper": facts["paper"],
+    }
+    for title, text in told.items():
+        console.print(f"{title}: {escape(text)}", highlight=False, soft_wrap=True)
+    if not facts["settings"]:
+        console.print("settings: none", highlight=False)
+        return
+    shown = Table(title=f"settings of {name}")
+    for title in ("setting", "default", "values", "meaning"):
+        shown.add_column(title, overflow="fold", no_wrap=title == "setting")
+    for setting in facts["settings"]:
+        shown.add_row(
+            setting["name"], escape(_default(setting["default"])), escape(setting["values"]), escape(setting["about"])
+        )
+    console.print(shown)
+
+
+def _facts(name: str) -> dict[str, Any]:
+    from forsaken.unlearning.settings import describe
+    from forsaken.unlearning.table import METHODS
+
+    method = METHODS[name]
+    about = method.about
+    return {
+        "name": name,
+        "summary": about.summary,
+        "needs": list(about.needs),
+        "uses": list(about.uses),
+        "upfront": about.upfront,
+        "paper": about.paper,
+        "changes_weights": method.changes_weights,
+        "settings": describe(method),
+    }
+
+
+def _default(value: object) -> str:
+    """Write a default as it would stand in a job file; a setting without one can be left out."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
