@@ -1,18 +1,20 @@
 """Every method beside retraining: FR, CFR, accuracy loss, seconds, and the ratio to retraining.
 
-usage: FORSAKEN_DATA=<folder> python benchmarks/baselines.py --task reuters-35-11 [--seeds 0-4] [--tune 100-101]
+usage: FORSAKEN_DATA=<folder> python benchmarks/baselines.py --task reuters-35-11 [--seeds 0-4] [--tune 100]
 
 A seed is a split, three trainings (target, shadow, retrained) and an oracle. Learning rates and the like are chosen
 first, on the seeds of --tune, by how near a method comes to the retrained model: |FR - FR'| + |CFR - CFR'| + the loss
 of accuracy beside it. Peers are run twice: with the retain samples that Forsaken gets (1 % of the training data on
 Reuters), and with all of the kept data ("all kept"), on which their CFR is no honest number: they were trained on them.
-SISA and SMU train models of their own; their "before" is that model. Writes benchmarks/results/baselines-TASK.json.
+SISA and SMU train models of their own; their "before" is that model. Every seed leaves its numbers in --folder and is
+not run again, so that machines can share the work (--phase tune, run or table). Writes results/baselines-TASK.json.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import shutil
 import tempfile
 import time
@@ -21,25 +23,26 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import RESULTS, add_seeds, seeds_of, summary, write_result
+from common import RESULTS, add_seeds, seeds, summary, write_result
 
+from forsaken._files import write_atomically
 from forsaken.bench.trial import Stage, View, prepare
-from forsaken.data.samples import Samples
 from forsaken.engine import fan_out
 from forsaken.errors import ForsakenError, ModelError
 from forsaken.models.fit import training_of
+from forsaken.provenance import provenance
 from forsaken.unlearning.table import METHODS, build
 from forsaken.unlearning.upfront import UpfrontUnlearner
 
-RATES = {"learning_rate": (1e-4, 1e-3, 1e-2, 1e-1)}
+RATES = {"learning_rate": (1e-3, 1e-2, 3e-2, 1e-1, 3e-1)}
 GRIDS: dict[str, dict[str, tuple[Any, ...]]] = {
     "fine-tune": RATES,
-    "gradient-ascent": {"learning_rate": (1e-5, 1e-4, 1e-3, 1e-2)},
+    "gradient-ascent": {"learning_rate": (1e-4, 1e-3, 3e-3, 1e-2, 3e-2)},
     "neggrad-plus": RATES | {"alpha": (0.8, 0.95)},
     "l1-sparse": RATES | {"gamma": (1e-5, 1e-4, 1e-3)},
     "salun": RATES,
     "scrub": RATES,
-    "ssd": {"alpha": (1.0, 3.0, 10.0, 30.0), "lam": (0.1, 0.5, 1.0)},
+    "ssd": {"alpha": (1.0, 2.0, 5.0, 10.0), "damping": (0.1, 0.5, 1.0)},
     "bad-teacher": RATES,
     "msg": RATES,
     "ct": RATES,
@@ -48,7 +51,7 @@ GRIDS: dict[str, dict[str, tuple[Any, ...]]] = {
 PEERS = ("fine-tune", "neggrad-plus", "l1-sparse", "salun", "scrub", "ssd", "bad-teacher", "msg", "ct")
 ALONE = ("do-nothing", "forsaken", "gradient-ascent")
 WHOLE = ("retrain", "smu", "sisa", "sisa-dp", "sisa-dp-sgd")
-OWN: dict[str, dict[str, Any]] = {"sisa": {}, "sisa-dp": {}, "sisa-dp-sgd": {}}
+FEW_SLICES = {"slices": 10}  # digits have 54 samples a shard: too few for 100 slices
 KEPT = "all kept"
 
 
@@ -75,8 +78,9 @@ def judged(stage: Stage, model: Any, before: View | None = None) -> dict[str, An
 def run(stage: Stage, name: str, settings: dict[str, Any], whole: bool, seed: int) -> dict[str, Any]:
     """Run one method and judge it."""
     scenario, device = stage.scenario, next(stage.target.parameters()).device
-    method, training = build(name, settings), training_of(scenario, device)
     retain = scenario.kept if whole or name in WHOLE else scenario.retain
+    more = {"training_samples": len(scenario.train)} if name == "ssd" else {}
+    method, training = build(name, settings | more), training_of(scenario, device)
     model, before, cost = stage.target, None, {}
     folder = Path(tempfile.mkdtemp())
     try:
@@ -86,19 +90,21 @@ def run(stage: Stage, name: str, settings: dict[str, Any], whole: bool, seed: in
             model, cost = ready.model, {f"upfront_{key}": value for key, value in ready.cost.to_dict().items()}
             before = View.of(model, scenario)
         start = time.perf_counter()
-        found = method(
-            model, scenario.forget, scenario.reference, retain, training=training, seed=seed * 10 + 3
-        )
+        found = method(model, scenario.forget, scenario.reference, retain, training=training, seed=seed * 10 + 3)
         seconds = time.perf_counter() - start
         numbers = judged(stage, found.model, before)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    return numbers | cost | {
-        "seconds": found.seconds,
-        "wall_seconds": seconds,
-        "ratio_to_retraining": found.seconds / stage.retrain_seconds,
-        "density": found.density,
-    }
+    return (
+        numbers
+        | cost
+        | {
+            "seconds": found.seconds,
+            "wall_seconds": seconds,
+            "ratio_to_retraining": found.seconds / stage.retrain_seconds,
+            "density": found.density,
+        }
+    )
 
 
 def distance(found: dict[str, Any], yardstick: dict[str, Any]) -> float:
@@ -126,66 +132,99 @@ def rows() -> Iterator[tuple[str, str, bool]]:
             yield f"{name}, {KEPT}", name, True
 
 
-def tuned(task: str, seeds: list[int], device: str) -> dict[str, dict[str, Any]]:
-    """Return the best settings of each row on seeds that are not reported."""
-    totals: dict[str, dict[tuple[tuple[str, Any], ...], float]] = {}
-    for seed in seeds:
-        stage = prepare(task, seed, device=device)
-        yardstick = judged(stage, stage.retrained)
-        for row, name, whole in rows():
-            for settings in choices(name):
-                try:
-                    found = run(stage, name, OWN.get(name, {}) | settings, whole, seed)
-                    far = distance(found, yardstick)
-                except ForsakenError as error:
-                    found, far = {"error": str(error)[:80]}, 3.0
-                key = tuple(sorted(settings.items()))
-                totals.setdefault(row, {}).setdefault(key, 0.0)
-                totals[row][key] += far / len(seeds)
-                short = {k: round(v, 3) for k, v in found.items() if k in ("fr", "cfr", "accuracy")}
-                print(f"tune {seed} {row} {settings}: {far:.3f} {short or found}", flush=True)
-    return {row: dict(min(found, key=found.__getitem__)) for row, found in totals.items()}
+def own(task: str, name: str) -> dict[str, Any]:
+    """Return what a task, and not the tuning, says about a method's settings."""
+    return FEW_SLICES if name.startswith("sisa") and task.startswith("digits") else {}
 
 
-def reported(task: str, seed: int, best: dict[str, dict[str, Any]], device: str) -> dict[str, dict[str, Any]]:
+def tuned(folder: Path, task: str, seed: int, device: str) -> dict[str, list[dict[str, Any]]]:
+    """Return how far from the retrained model each setting of each row is, on a seed that is not reported."""
+    path = folder / f"tune-{task}-{seed}.json"
+    if path.exists():
+        return json.loads(path.read_bytes())
+    stage = prepare(task, seed, device=device)
+    yardstick = judged(stage, stage.retrained)
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row, name, whole in rows():
+        if name not in GRIDS:
+            continue
+        for settings in choices(name):
+            try:
+                numbers = run(stage, name, own(task, name) | settings, whole, seed)
+                far = distance(numbers, yardstick)
+            except ForsakenError as error:
+                numbers, far = {"error": str(error)[:120]}, 3.0
+            found.setdefault(row, []).append({"settings": settings, "distance": far, "numbers": numbers})
+            short = {key: numbers[key] for key in ("fr", "cfr", "accuracy", "error") if key in numbers}
+            print(f"tune {seed} {row} {settings}: {far:.3f} {short}", flush=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, json.dumps(found, indent=1).encode())
+    return found
+
+
+def chosen(found: list[dict[str, list[dict[str, Any]]]]) -> dict[str, dict[str, Any]]:
+    """Return the settings of each row that are nearest to retraining, over all the seeds of the tuning."""
+    best = {}
+    for row, first in found[0].items():
+        far = [sum(one[row][at]["distance"] for one in found) for at in range(len(first))]
+        best[row] = first[far.index(min(far))]["settings"]
+    return best
+
+
+def reported(folder: Path, task: str, seed: int, best: dict[str, dict[str, Any]], device: str) -> dict[str, Any]:
     """Return every row of one seed."""
+    path = folder / f"run-{task}-{seed}.json"
+    if path.exists():
+        saved = json.loads(path.read_bytes())
+        if saved["best"] != best:
+            raise SystemExit(f"{path} was run with other settings; delete it to run it again")
+        return saved["rows"]
     stage = prepare(task, seed, device=device)
     found = {"retrained (the yardstick)": judged(stage, stage.retrained) | {"seconds": stage.retrain_seconds}}
     for row, name, whole in rows():
         try:
-            found[row] = run(stage, name, OWN.get(name, {}) | best.get(row, {}), whole, seed)
+            found[row] = run(stage, name, own(task, name) | best.get(row, {}), whole, seed)
         except ModelError as error:
             found[row] = {"not_applicable": str(error)}
         print(f"seed {seed} {row}: {found[row]}", flush=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, json.dumps({"best": best, "provenance": provenance(), "rows": found}, indent=1).encode())
     return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--task", default="digits", help="a scenario")
-    parser.add_argument("--tune", default="100-101", help="seeds that settings are chosen on")
+    parser.add_argument("--tune", type=seeds, default=[100], help="seeds that settings are chosen on; default: 100")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--engine", default="local", help="local, ray or ray://host:port")
+    parser.add_argument("--phase", choices=("tune", "run", "table"), default="table", help="how far to go")
+    parser.add_argument("--folder", type=Path, default=Path("runs/baselines"), help="where numbers of seeds are kept")
     add_seeds(parser, "0-4")
     options = parser.parse_args()
-    best = tuned(options.task, seeds_of(options.tune), options.device)
-    for row, settings in best.items():
-        print(row, settings)
-    seeds = options.seeds
-    all_rows = fan_out(lambda seed: reported(options.task, seed, best, options.device), seeds, engine=options.engine)
-    table: dict[str, list[dict[str, float]]] = {}
-    for found in all_rows:
-        for row, numbers in found.items():
+    task, device, folder = options.task, options.device, options.folder
+    found = fan_out(lambda seed: tuned(folder, task, seed, device), options.tune, engine=options.engine)
+    if options.phase == "tune":
+        return
+    best = chosen(found)
+    tables = fan_out(lambda seed: reported(folder, task, seed, best, device), options.seeds, engine=options.engine)
+    if options.phase == "run":
+        return
+    by_row: dict[str, list[dict[str, float]]] = {}
+    for table in tables:
+        for row, numbers in table.items():
             if "not_applicable" not in numbers:
-                table.setdefault(row, []).append(numbers)
-    absent = {row: numbers["not_applicable"] for row, numbers in all_rows[0].items() if "not_applicable" in numbers}
-    print(summary(table))
+                by_row.setdefault(row, []).append(numbers)
+    absent = {row: numbers["not_applicable"] for row, numbers in tables[0].items() if "not_applicable" in numbers}
+    print(summary(by_row))
+    made = json.loads((folder / f"run-{task}-{options.seeds[0]}.json").read_bytes())["provenance"]
     write_result(
-        RESULTS / f"baselines-{options.task}.json",
-        seeds,
-        table,
-        tuned=best,
+        RESULTS / f"baselines-{task}.json",
+        options.seeds,
+        by_row,
+        settings=best,
         tuned_on=options.tune,
+        measured_on=made,
         not_applicable=absent,
     )
 

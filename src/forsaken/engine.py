@@ -124,11 +124,14 @@ def _outcome(work: Callable[[Any], Any], item: Any, threads: int) -> tuple[bool,
 def _received(ray: Any, finished: Any, at: int) -> Any:
     try:
         fine, value = ray.get(finished)
-    except ray.exceptions.RayError as error:
-        told = str(error).strip().splitlines()
+    except ray.exceptions.RayTaskError as error:  # the work itself tells its errors; this is about reaching it
         raise ForsakenError(
-            f"Ray could not do item {at} ({type(error).__name__}: {told[0] if told else 'no reason given'}); its "
-            f'process was started {RETRIES + 1} times at most; look for lack of memory, or use engine="local"'
+            f"Ray could not begin item {at} ({_last_line(error)}); is what the work needs installed on every worker?"
+        ) from error
+    except ray.exceptions.RayError as error:
+        raise ForsakenError(
+            f"the process that worked on item {at} died, {RETRIES + 1} times over ({type(error).__name__}); look for "
+            'lack of memory, or use engine="local"'
         ) from error
     if fine:
         return value
@@ -138,6 +141,11 @@ def _received(ray: Any, finished: Any, at: int) -> Any:
     raised.__dict__.update(state)
     raised.add_note(f"raised on a Ray worker:\n{where}")
     raise raised
+
+
+def _last_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[-1].strip() if lines else type(error).__name__
 
 
 def _ray() -> Any:
@@ -167,10 +175,8 @@ def _connected(ray: Any, engine: str, workers: int | None) -> Iterator[None]:
         except ImportError as error:
             raise SettingsError(f"{address} needs Ray's client; run: pip install 'ray[client]' ({error})") from error
         except (ConnectionError, RuntimeError, TimeoutError, ValueError) as error:
-            told = str(error).strip().splitlines()
             raise SettingsError(
-                f"no Ray at {address or 'this machine'} ({told[0] if told else type(error).__name__}); check the "
-                'address, or use engine="local"'
+                f'no Ray at {address or "this machine"} ({_last_line(error)}); check the address, or use engine="local"'
             ) from error
     try:
         yield

@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 import os
 import signal
+import sys
 import threading
 import time
+import types
 from pathlib import Path
 
 import pytest
@@ -22,7 +24,8 @@ from forsaken.recipe import Recipe
 from forsaken.types import Tick
 from forsaken.unlearning.sisa.method import Sisa
 
-pytest.importorskip("ray")
+cloudpickle = pytest.importorskip("ray.cloudpickle")
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # Ray's workers cannot import a test
 pytestmark = pytest.mark.slow
 
 
@@ -80,12 +83,12 @@ def test_a_killed_worker_s_item_is_done_again_and_counted_once(ray, tmp_path: Pa
         killed.append(pid)
 
     ticks: list[Tick] = []
-    killer = threading.Thread(target=kill)
+    killer = threading.Thread(target=kill, daemon=True)
     killer.start()
     work = functools.partial(note_and_wait, tmp_path)
     started = time.perf_counter()
     results = fan_out(work, [0, 1, 2, 3], engine="ray", progress=ticks.append)
-    killer.join()
+    killer.join(10)
     assert results == [0, 10, 20, 30]
     assert [tick.done for tick in ticks] == [1, 2, 3, 4], "every item is told once"
     attempts = sorted(path.name.rsplit("-", 1)[0] for path in tmp_path.iterdir())
@@ -109,8 +112,16 @@ def test_an_error_comes_as_itself_and_cancels_the_others(ray, tmp_path: Path) ->
 
 
 def test_work_that_always_kills_its_process_is_an_error(ray) -> None:
-    with pytest.raises(ForsakenError, match="could not do item 0 .*started 4 times at most"):
+    with pytest.raises(ForsakenError, match=r'worked on item 0 died, 4 times over .*engine="local"'):
         fan_out(die, [1], engine="ray")
+
+
+def test_work_that_the_workers_cannot_import_is_told(ray, monkeypatch) -> None:
+    lost = types.ModuleType("a_module_of_this_process_alone")
+    exec("def work(item): return item", lost.__dict__)
+    monkeypatch.setitem(sys.modules, lost.__name__, lost)
+    with pytest.raises(ForsakenError, match=r"could not begin item 0 .*a_module_of_this_process_alone.*installed"):
+        fan_out(lost.work, [1], engine="ray")
 
 
 def test_a_gpu_that_is_not_there_is_refused(ray) -> None:

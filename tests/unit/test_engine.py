@@ -58,7 +58,7 @@ def test_a_progress_function_that_raises_cancels() -> None:
 
 @pytest.mark.parametrize("engine", ["rai", "", "ray://", "http://there", None, 3])
 def test_unknown_engines_are_refused(engine) -> None:
-    with pytest.raises(UnknownNameError, match="unknown engine .*known: local, ray, ray://host:port"):
+    with pytest.raises(UnknownNameError, match=r"unknown engine .*known: local, ray, ray://host:port"):
         fan_out(square, [1], engine=engine)
 
 

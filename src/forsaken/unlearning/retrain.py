@@ -13,11 +13,12 @@ from forsaken.data.nest import Nest, map_nest
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError, ModelError, NonFiniteError
 from forsaken.models.linear import LinearModel
-from forsaken.models.logits import LogitModel, predict_logits
+from forsaken.models.logits import LogitModel
 from forsaken.models.train import Training, train
 from forsaken.unlearning.base import About, Details, Unlearner
-from forsaken.unlearning.ledger import Ledger, check_finite, labels_of
+from forsaken.unlearning.loss_log import LossLog, check_finite, learnt
 from forsaken.unlearning.request import Request
+from forsaken.unlearning.sets import labelled
 
 _RATE = "learning_rate of the training's recipe"
 
@@ -51,47 +52,43 @@ class Retrain(Unlearner):
                 f"{type(student.estimator).__name__} is trained by its own fit, not by a recipe; call fit on the "
                 "remaining data"
             )
-        training, retain = _given(request)
-        logits = predict_logits(student, request.forget, forward=request.forward)
-        labels = labels_of(retain, "retain", logits.shape[1])
-        # Without labels D's loss is told against the classes that the model had learnt; nothing is trained on them.
-        known = (
-            logits.argmax(1) if request.forget.labels is None else labels_of(request.forget, "forget", len(logits[0]))
-        )
+        training = _training(request)
+        known, classes = learnt(student, request)
+        retain = labelled(request, "retain", classes)
         with torch_seed(request.seed):
             sketch = training.build()
         _check_same_kind(sketch, student)
         kind = LogitModel(sketch).dtype
-        forget = Samples(_as_kind(request.forget.inputs, kind), known)
-        ledger = Ledger(labels, forget, training.recipe.batch_size)
+        forget, kept = (Samples(_as_kind(part.inputs, kind), part.labels) for part in (request.forget, retain))
+        log = LossLog(kept, forget, known, training.recipe.batch_size)
         try:
             network = train(
-                lambda: ledger.attach(training.build()),
-                Samples(_as_kind(retain.inputs, kind), labels),
+                lambda: log.attach(training.build()),
+                kept,
                 training.recipe,
                 seed=request.seed,
                 device=training.device,
-                observer=ledger,
+                observer=log,
                 progress=request.progress,
                 stage="retrain",
             )
         except NonFiniteError as error:
             raise NonFiniteError(f"{error}: lower {_RATE}, {training.recipe.learning_rate:g}") from error
         finally:
-            ledger.detach()
-        history = ledger.history()
+            log.detach()
+        history = log.history()
         check_finite(network, history, f"{_RATE}, {training.recipe.learning_rate:g}")
         student.load_state_dict(network.state_dict())
-        facts = {"samples": len(retain), "epochs": training.recipe.epochs, "steps": ledger.steps}
+        facts = {"samples": len(retain), "epochs": training.recipe.epochs, "steps": log.steps}
         note = f"trained anew on {len(retain):,} samples; they must be all that remain of the training data"
-        return Details("iterations", len(history), ledger.steps, history, None, facts, (note,))
+        return Details("iterations", len(history), log.steps, history, None, facts, (note,))
 
     def hint(self, details: Details) -> str:  # noqa: ARG002 (one reason only)
         """Say why new weights can be the old ones."""
         return "the model handed over is itself the one trained on `retain` with this seed; give another seed"
 
 
-def _given(request: Request) -> tuple[Training, Samples]:
+def _training(request: Request) -> Training:
     if request.training is None:
         raise InputError(
             "retrain needs to know how the model was trained, and training is None; give for example "
@@ -103,7 +100,7 @@ def _given(request: Request) -> tuple[Training, Samples]:
             "retrain learns from retain alone, and retain is None; give all of the remaining training data: "
             "retain=(inputs, labels)"
         )
-    return request.training, request.retain
+    return request.training
 
 
 def _as_kind(inputs: Nest, kind: torch.dtype | None) -> Nest:

@@ -18,13 +18,14 @@ from forsaken.data.nest import as_kinds, leaves, row_keys, shape_of
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError, ModelError, NonFiniteError
 from forsaken.models.linear import LinearModel
-from forsaken.models.logits import LogitModel, predict_logits
+from forsaken.models.logits import LogitModel
 from forsaken.models.train import Training, train
 from forsaken.types import Progress, silent
 from forsaken.unlearning.base import About, Details
-from forsaken.unlearning.ledger import Ledger, check_finite, labels_of
+from forsaken.unlearning.loss_log import LossLog, check_finite, learnt
 from forsaken.unlearning.recorder import Record, Recorder
 from forsaken.unlearning.request import Request
+from forsaken.unlearning.sets import labelled
 from forsaken.unlearning.settings import number
 from forsaken.unlearning.upfront import Cost, Readied, UpfrontUnlearner
 
@@ -81,9 +82,8 @@ class Smu(UpfrontUnlearner):
 
         See `UpfrontUnlearner.prepare`; `watched` is needed, and no folder is.
         """
-        labels = labels_of(data, "data")
         mine = _mask(watched, len(data))
-        tagged = Samples((data.inputs, torch.arange(len(data))), labels)
+        tagged = Samples((data.inputs, torch.arange(len(data))), data.labels)
         recorder = Recorder(mine, training.recipe.clip)
         start = time.perf_counter()
         try:
@@ -121,32 +121,31 @@ class Smu(UpfrontUnlearner):
             )
         _check_watched(record, request.forget)
         adapter = LogitModel(student, request.forward)
-        logits = predict_logits(student, request.forget, forward=request.forward)
-        labels = labels_of(request.retain, "retain", logits.shape[1])
-        # Without labels D's loss is told against the classes that the model had learnt; nothing is trained on them.
-        given = request.forget.labels is not None
-        known = labels_of(request.forget, "forget", logits.shape[1]) if given else logits.argmax(1)
+        known, classes = learnt(student, request)
+        retain = labelled(request, "retain", classes)
+        kept = Samples(adapter.place(retain.inputs), retain.labels)
         rate = record.recipe.learning_rate if self.learning_rate is None else self.learning_rate
         recipe = replace(record.recipe, epochs=1, schedule="constant", learning_rate=rate)
-        ledger = Ledger(labels, Samples(adapter.place(request.forget.inputs), known), recipe.batch_size)
-        steps = -(-len(labels) // recipe.batch_size)
+        forget = Samples(adapter.place(request.forget.inputs))
+        log = LossLog(kept, forget, known, recipe.batch_size)
+        steps = -(-len(retain) // recipe.batch_size)
         try:
             with _subtracting(student, record, steps):
                 train(
-                    lambda: ledger.attach(adapter),
-                    Samples(adapter.place(request.retain.inputs), labels),
+                    lambda: log.attach(adapter),
+                    kept,
                     recipe,
                     seed=request.seed,
                     device=adapter.device,
-                    observer=ledger,
+                    observer=log,
                     progress=request.progress,
                     stage="subtract",
                 )
         except NonFiniteError as error:
             raise NonFiniteError(f"{error}: lower learning_rate, {rate:g}") from error
         finally:
-            ledger.detach()
-        history = ledger.history()
+            log.detach()
+        history = log.history()
         check_finite(student, history, f"learning_rate, {rate:g}")
         student.zero_grad(set_to_none=True)
         delattr(student, _NAME)
@@ -157,7 +156,7 @@ class Smu(UpfrontUnlearner):
             "weight_norm": _norm(value.detach() for value in student.parameters()),
             "record_bytes": record.bytes,
         }
-        return Details("iterations", len(history), ledger.steps, history, None, facts, _notes(record, request, student))
+        return Details("iterations", len(history), log.steps, history, None, facts, _notes(record, request, student))
 
     def hint(self, details: Details) -> str:
         """Say why nothing moved."""

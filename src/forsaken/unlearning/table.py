@@ -5,10 +5,40 @@ from __future__ import annotations
 from typing import Any
 
 from forsaken.errors import UnknownNameError
+from forsaken.unlearning.bad_teacher import BadTeacher
 from forsaken.unlearning.base import Unlearner
+from forsaken.unlearning.ct import Ct
+from forsaken.unlearning.do_nothing import DoNothing
+from forsaken.unlearning.fine_tune import FineTune
 from forsaken.unlearning.forsaken.method import Forsaken
+from forsaken.unlearning.gradient_ascent import GradientAscent
+from forsaken.unlearning.l1_sparse import L1Sparse
+from forsaken.unlearning.msg import Msg
+from forsaken.unlearning.neggrad_plus import NegGradPlus
+from forsaken.unlearning.retrain import Retrain
+from forsaken.unlearning.salun import SalUn
+from forsaken.unlearning.scrub import Scrub
+from forsaken.unlearning.sisa.method import Sisa
+from forsaken.unlearning.smu import Smu
+from forsaken.unlearning.ssd import Ssd
 
-METHODS: dict[str, type[Unlearner]] = {"forsaken": Forsaken}
+METHODS: dict[str, type[Unlearner]] = {
+    "bad-teacher": BadTeacher,
+    "ct": Ct,
+    "do-nothing": DoNothing,
+    "fine-tune": FineTune,
+    "forsaken": Forsaken,
+    "gradient-ascent": GradientAscent,
+    "l1-sparse": L1Sparse,
+    "msg": Msg,
+    "neggrad-plus": NegGradPlus,
+    "retrain": Retrain,
+    "salun": SalUn,
+    "scrub": Scrub,
+    "sisa": Sisa,
+    "smu": Smu,
+    "ssd": Ssd,
+}
 
 
 def build(name: str, settings: dict[str, Any]) -> Unlearner:

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -120,6 +121,13 @@ def test_every_method_of_the_table_explains_itself(name: str) -> None:
     assert shown.exit_code == 0
     assert shown.stdout.startswith(f"{name}: {method.about.summary}\n")
     assert all(setting["name"] in shown.stdout for setting in found["settings"])
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_of_the_table_is_in_the_guide(name: str) -> None:
+    page = (Path(__file__).parents[3] / "docs/guide/methods.md").read_text(encoding="utf-8")
+    assert re.search(rf"^\| `{re.escape(name)}` \| .+ \| .+ \|", page, re.MULTILINE)
+    assert len(re.findall(rf"^\|.*`{re.escape(name)}`", page, re.MULTILINE)) >= (1 if name == "do-nothing" else 2)
 
 
 def test_an_unknown_name_is_helped() -> None:

@@ -43,7 +43,7 @@ def test_for_people(folder: Path) -> None:
     out, found = folder / "forgotten", result_of(folder / "forgotten")
     assert ended.code == 0
     assert names(out) == FILES
-    assert "12 samples forgotten" in ended.out
+    assert "forget 12 samples" in ended.out
     for name in ("fr", "cfr", "accuracy_after"):
         assert f"{found[name]:.3f}" in ended.out
     for words in ("retrained", "confidence on forgotten samples", "retrain the model", "records.key is the key"):

@@ -167,7 +167,7 @@ def test_records_that_are_not_in_the_training_data(folder: Path) -> None:
     pq.write_table(table(inputs, labels), folder / "train.parquet")
     found = run(write_job(folder))
     assert found["cleaning"] == {"rows": 0, "not_found": 12, "exact": 0, "near": 0, "file": None}
-    assert any("none of the forget records was found in the training data" in text for text in found["warnings"])
+    assert any("12 of 12 forget records were not found" in text for text in found["warnings"])
 
 
 def test_without_training_data_the_last_step_is_asked_of_the_user(folder: Path) -> None:

@@ -158,7 +158,8 @@ def test_weights_of_half_precision_are_written_as_such_or_refused_in_words(folde
         done(folder, method=UNIFORM)
     except ModelError as error:
         told = str(error)
-        assert str(dtype) in told
+        assert "half precision" in told
+        assert "float32" in told
         assert not (folder / "forgotten").exists()
     else:
         new = safetensors.torch.load_file(folder / "forgotten" / "model.safetensors")
@@ -232,7 +233,7 @@ def test_more_than_a_state_dict(folder: Path) -> None:
 
 
 def test_weights_that_are_not_there(folder: Path) -> None:
-    with pytest.raises(DataNotFoundError, match=r"no weights .*other\.safetensors"):
+    with pytest.raises(DataNotFoundError, match=r"other\.safetensors"):
         run(write_job(folder, model={"weights": "other.safetensors"}))
 
 

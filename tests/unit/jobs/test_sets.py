@@ -15,7 +15,7 @@ from job_folders import CLASSES, WIDTH, run, table, world, write_job, write_worl
 from PIL import Image
 from sklearn.linear_model import LogisticRegression
 
-from forsaken.errors import ForsakenError, InputError, OverlapError, SettingsError
+from forsaken.errors import ForsakenError, InputError, SettingsError
 from forsaken.jobs.code import user_code
 from forsaken.jobs.formats.table import load_model
 from forsaken.jobs.reading import read_job
@@ -142,7 +142,7 @@ def test_what_is_forgotten_cannot_be_kept_as_well(folder: Path, part: str) -> No
     others, theirs = world().sets["test"]
     mixed = table(np.concatenate([others[:5], inputs[2:4]]), np.concatenate([theirs[:5], numbers[2:4]]))
     pq.write_table(mixed, folder / "mixed.parquet")
-    with pytest.raises(OverlapError, match=part):
+    with pytest.raises(InputError, match=f"2 of 7 {part} samples are also in forget"):
         run(write_job(folder, data={part: "mixed.parquet"}))
     assert not (folder / "forgotten").exists()
 

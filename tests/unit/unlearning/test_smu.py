@@ -283,7 +283,7 @@ def test_watched_rows_that_cannot_be(watched: Tensor | None, words: str) -> None
 
 
 def test_training_data_need_labels() -> None:
-    with pytest.raises(InputError, match="data has no labels"):
+    with pytest.raises(InputError, match="training needs labels"):
         prepared(Training(network, RECIPES["adam"]), Samples(make_data().inputs))
 
 
@@ -307,7 +307,7 @@ def test_what_a_request_must_give() -> None:
     forget, retain = data.rows(WATCHED), data.rows(REST)
     with pytest.raises(InputError, match="retain is None; give all of the remaining training data"):
         Smu()(model, forget)
-    with pytest.raises(InputError, match=re.escape("retain has no labels, and training needs them; give retain=(")):
+    with pytest.raises(InputError, match=re.escape("needs the labels of the retain samples; give retain=(")):
         Smu()(model, forget, retain=retain.inputs)
     with pytest.raises(InputError, match=r"26 of 26 labels of retain are out of range, .* 0 to 2"):
         Smu()(model, forget, retain=(retain.inputs, retain.labels + 3))

@@ -156,7 +156,7 @@ class Sisa(UpfrontUnlearner):
 
     def _teacher(self, training: Training, ledger: Ledger) -> Teacher:  # noqa: ARG002 (for those who plan ahead)
         """Return how constituents are trained."""
-        return Plain(training)
+        return Plain.of(training)
 
     def _publish(self, done: Taught, standing: Standing, seed: int) -> State:  # noqa: ARG002 (for those who add noise)
         """Return the weights of a constituent that the model shows."""

@@ -127,19 +127,29 @@ def deal(data: Samples, shards: int, slices: int, seed: int) -> Ledger:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One stage of a shard: training on its first `rows` rows for some steps, which pass `passes` samples."""
+    """One stage of a shard: some steps on its first `rows` rows, `batch` at a time, which pass `passes` samples."""
 
     rows: int
+    batch: int
     steps: int
     passes: int
 
 
-def plan(sizes: Sequence[int], epochs: int, batch: int) -> tuple[Stage, ...]:
+def plan(sizes: Sequence[int], epochs: int, batch: int, *, least: int = 1) -> tuple[Stage, ...]:
     """Return the stages of a shard, such that its samples are passed as often as in plain training of `epochs`.
 
     With R slices of equal size, stage i passes i/R of the shard, so each lasts e = 2·epochs / (R + 1) epochs (Bourtoule
     et al. 2021, section V). Steps are whole: what one stage passes too much or too little, the next ones make good. A
     stage depends on itself and those before it alone, which is what lets a shard go on from a checkpoint.
+
+    Parameters
+    ----------
+    sizes : sequence of int
+        The rows of slices 1 to i, for each i.
+    epochs, batch : int
+        Of plain training.
+    least : int
+        The fewest samples that a step can take; batch-norm needs two. Batches grow until none is smaller.
 
     >>> [stage.steps for stage in plan([10, 20, 30], epochs=4, batch=10)]
     [2, 4, 6]
@@ -148,15 +158,24 @@ def plan(sizes: Sequence[int], epochs: int, batch: int) -> tuple[Stage, ...]:
     due, stages = 0.0, []
     for rows in sizes:
         due += share * rows
+        sizes_that_fit = (size for size in range(batch, batch + rows + 1) if rows % size == 0 or rows % size >= least)
+        size = next(sizes_that_fit, batch)
         steps = passes = 0
-        if rows and due > 0:
-            size, an_epoch = min(batch, rows), -(-rows // batch)
-            whole, rest = divmod(due, rows)
-            steps = int(whole) * an_epoch + min(an_epoch, round(rest / size))
-            passes = steps // an_epoch * rows + steps % an_epoch * size
+        if rows >= least and due > 0:
+            steps, passes = _nearest(due, rows, size)
             due -= passes
-        stages.append(Stage(rows, steps, passes))
+        stages.append(Stage(rows, size, steps, passes))
     return tuple(stages)
+
+
+def _nearest(due: float, rows: int, batch: int) -> tuple[int, int]:
+    """Return how many steps pass most nearly `due` samples, and how many they pass; an epoch's last may be smaller."""
+    whole, rest = divmod(due, rows)
+    within = int(rest // batch)
+    below, above = min(rows, within * batch), min(rows, (within + 1) * batch)
+    up = above - rest < rest - below
+    an_epoch = -(-rows // batch)
+    return int(whole) * an_epoch + within + up, int(whole) * rows + (above if up else below)
 
 
 def labels_of(data: Samples) -> Tensor:

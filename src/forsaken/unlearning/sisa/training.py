@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -46,10 +46,19 @@ class Plain:
     """Trains a stage by the training's recipe. The optimiser is new in each stage: checkpoints hold weights alone."""
 
     training: Training
+    least: int = 1
+
+    @classmethod
+    def of(cls, training: Training) -> Plain:
+        """Return the teacher of a training's network, which with batch-norm takes no sample alone."""
+        with torch_seed(0):
+            parts = training.build().modules()
+        normed = any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in parts)
+        return cls(training, 2 if normed else 1)
 
     def plan(self, sizes: tuple[int, ...], dealt: tuple[int, ...]) -> tuple[Stage, ...]:  # noqa: ARG002 (the protocol's)
         """Return the stages for the rows that there are now."""
-        return plan(sizes, self.training.recipe.epochs, self.training.recipe.batch_size)
+        return plan(sizes, self.training.recipe.epochs, self.training.recipe.batch_size, least=self.least)
 
     def build(self) -> nn.Module:
         """Return a new network."""
@@ -57,7 +66,7 @@ class Plain:
 
     def teach(self, network: nn.Module, data: Samples, stage: Stage, seed: int) -> nn.Module:
         """Train the network for one stage."""
-        recipe, device = self.training.recipe, self.training.device
+        recipe, device = replace(self.training.recipe, batch_size=stage.batch), self.training.device
         return train(lambda: network, data, recipe, seed=seed, device=device, steps=stage.steps)
 
 

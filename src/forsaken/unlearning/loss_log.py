@@ -11,12 +11,14 @@ from torch.utils.hooks import RemovableHandle
 
 from forsaken.data.nest import map_nest
 from forsaken.data.samples import Samples
-from forsaken.errors import InputError, NonFiniteError
-from forsaken.models.logits import PREDICT_BATCH, evaluation
+from forsaken.errors import NonFiniteError
+from forsaken.models.logits import PREDICT_BATCH, evaluation, predict_logits
 from forsaken.unlearning.base import Step
+from forsaken.unlearning.request import Request
+from forsaken.unlearning.sets import labelled
 
 
-class Ledger:
+class LossLog:
     """An `Observer` that notes the mean loss of each epoch, and the loss on D after it.
 
     The loss of a batch comes from the logits that the training itself computed; the only passes added are those over
@@ -24,17 +26,20 @@ class Ledger:
 
     Parameters
     ----------
-    labels : int tensor, shape (n,)
-        The labels of the training data, row by row.
+    data : Samples
+        The training data, with labels.
     forget : Samples
-        D, with labels.
+        D.
+    known : int tensor, shape (|D|,)
+        The labels that D's loss is told against.
     batch_size : int
         Of the training.
     """
 
-    def __init__(self, labels: Tensor, forget: Samples, batch_size: int) -> None:
-        self._labels, self._forget = labels, forget
-        self._an_epoch = -(-len(labels) // batch_size)
+    def __init__(self, data: Samples, forget: Samples, known: Tensor, batch_size: int) -> None:
+        self._count, self._labels = len(data), data.labels
+        self._forget, self._known = forget, known
+        self._an_epoch = -(-len(data) // batch_size)
         self._handle: RemovableHandle | None = None
         self._logits: Tensor | None = None
         self._steps = 0
@@ -64,7 +69,7 @@ class Ledger:
 
     def before(self, network: nn.Module, rows: Tensor, optimiser: torch.optim.Optimizer) -> None:  # noqa: ARG002
         """Add the loss of this batch."""
-        if self._logits is None:
+        if self._logits is None or self._labels is None:
             return
         if self._sum is None:
             self._labels = self._labels.to(rows.device)
@@ -77,16 +82,17 @@ class Ledger:
         if self._steps % self._an_epoch or self._sum is None:
             return
         rate = float(optimiser.param_groups[0]["lr"])
-        mean = self._sum / len(self._labels)
+        mean = self._sum / self._count
         self._epochs.append((mean, self._on_forget(network, rows.device), rate, time.perf_counter() - self._begun))
         self._sum = torch.zeros_like(self._sum)
 
     def _on_forget(self, network: nn.Module, place: torch.device) -> Tensor:
         total = torch.zeros((), dtype=torch.float64, device=place)
         with evaluation(network), torch.no_grad():
-            for part in self._forget.batches(PREDICT_BATCH):
+            parts = zip(self._forget.batches(PREDICT_BATCH), torch.split(self._known, PREDICT_BATCH), strict=True)
+            for part, labels in parts:
                 logits = network(map_nest(lambda leaf: leaf.to(place, copy=True), part.inputs))
-                total += _loss(logits, labels_of(part, "forget").to(place)) * len(part)
+                total += _loss(logits, labels.to(place)) * len(part)
         return total / len(self._forget)
 
     def history(self) -> tuple[Step, ...]:
@@ -106,18 +112,15 @@ class Ledger:
         )
 
 
-def labels_of(samples: Samples, name: str, classes: int | None = None) -> Tensor:
-    """Return the labels of the set called `name`, or say that they are missing or out of range."""
-    labels = samples.labels
-    if labels is None:
-        raise InputError(f"{name} has no labels, and training needs them; give {name}=(inputs, labels)")
-    wrong = 0 if classes is None else int(((labels < 0) | (labels >= classes)).sum())
-    if wrong:
-        raise InputError(
-            f"{wrong} of {len(labels)} labels of {name} are out of range, expected class numbers from 0 to "
-            f"{classes - 1 if classes else 0}, as the model has them; correct them"
-        )
-    return labels
+def learnt(student: nn.Module, request: Request) -> tuple[Tensor, int]:
+    """Return the labels that D's loss is told against, and how many classes the model has.
+
+    Where D comes without labels they are the classes that the model answers; nothing is trained on them.
+    """
+    logits = predict_logits(student, request.forget, forward=request.forward)
+    classes = logits.shape[1]
+    found = None if request.forget.labels is None else labelled(request, "forget", classes).labels
+    return logits.argmax(1) if found is None else found, classes
 
 
 def check_finite(network: nn.Module, history: tuple[Step, ...], rate: str) -> None:
