@@ -100,6 +100,30 @@ def test_a_signal_at_every_step_leaves_nothing(nursery: Nursery, job: Path, step
     assert digests(job.parent) == files
 
 
+SWALLOWING = """
+import os, time
+import safetensors
+real = safetensors.safe_open
+def swallow(*given, **named):
+    try:
+        os.kill(os.getpid(), {number})
+        time.sleep(1)
+    except BaseException as error:
+        raise RuntimeError("could not determine the shape of object") from error
+    return real(*given, **named)
+safetensors.safe_open = swallow
+"""
+
+
+@pytest.mark.parametrize("number", STOPS)
+def test_a_signal_that_a_library_swallows_is_still_a_signal(nursery: Nursery, job: Path, number: int) -> None:
+    """Some libraries turn whatever is raised inside them into an error of their own."""
+    ended = nursery.run("unlearn", job, "--json", first=QUICK + SWALLOWING.format(number=int(number)))
+    assert ended.code == STOPS[signal.Signals(number)], ended.err
+    assert "interrupted" in ended.err
+    assert not (job.parent / "forgotten").exists()
+
+
 @pytest.mark.parametrize("number", STOPS)
 @pytest.mark.parametrize("count", [0, 3, 6])
 def test_a_signal_while_the_files_are_moved_waits(nursery: Nursery, job: Path, count: int, number: int) -> None:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 
 import forsaken
-from forsaken.cli import datasets, demo, env, init, keys, mask, report, scenarios, unlearn, verify
+from forsaken.cli import datasets, demo, env, init, keys, mask, methods, report, scenarios, unlearn, verify
 from forsaken.errors import ForsakenError
 
 BAD_INPUT = 2
@@ -30,6 +30,7 @@ app.command("init")(init.init)
 app.command("unlearn")(unlearn.unlearn)
 app.command("verify")(verify.verify)
 app.command("report")(report.report)
+app.add_typer(methods.app, name="methods")
 app.add_typer(mask.app, name="mask")
 app.add_typer(keys.app, name="keys")
 app.add_typer(datasets.app, name="datasets")

@@ -193,6 +193,7 @@ class ShadowOracle:
         booster = _trees().Booster()
         try:
             classes = int(content["classes"])
+            _check_trees(content["trees"], min(classes, _TOP))
             booster.load_model(bytearray(json.dumps(content["trees"]).encode()))
             fits = booster.num_features() == min(classes, _TOP)
         except (KeyError, TypeError, ValueError, _trees().core.XGBoostError) as error:
@@ -201,6 +202,20 @@ class ShadowOracle:
             raise OracleError(f"{path} is damaged: its trees do not fit {classes} classes")
         booster.set_param({"nthread": _SETTINGS["nthread"]})
         return cls(booster, classes)
+
+
+def _check_trees(content: Any, features: int) -> None:
+    """Raise a ValueError unless every tree is one: XGBoost itself follows whatever links a file gives it."""
+    for tree in content["learner"]["gradient_booster"]["model"]["trees"]:
+        count = int(tree["tree_param"]["num_nodes"])
+        left, right, splits = tree["left_children"], tree["right_children"], tree["split_indices"]
+        if count < 1 or {len(part) for part in (left, right, splits)} != {count} or tree.get("categories"):
+            raise ValueError("nodes")
+        for at, (one, two, split) in enumerate(zip(left, right, splits, strict=True)):
+            leaf = one == two == -1
+            inside = at < one < count and at < two < count
+            if not (leaf or inside) or not 0 <= split < features:
+                raise ValueError("links")
 
 
 def _trees() -> Any:

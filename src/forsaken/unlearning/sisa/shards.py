@@ -127,12 +127,16 @@ def deal(data: Samples, shards: int, slices: int, seed: int) -> Ledger:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One stage of a shard: some steps on its first `rows` rows, `batch` at a time, which pass `passes` samples."""
+    """One stage of a shard: some steps on its first `rows` rows, `batch` at a time, which pass `passes` samples.
+
+    Where steps draw their rows by chance, `rate` is the chance of each row.
+    """
 
     rows: int
     batch: int
     steps: int
     passes: int
+    rate: float = 0.0
 
 
 def plan(sizes: Sequence[int], epochs: int, batch: int, *, least: int = 1) -> tuple[Stage, ...]:

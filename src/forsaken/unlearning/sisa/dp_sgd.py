@@ -1,0 +1,192 @@
+"""SISA-DP, read as private training: constituents trained by DP-SGD through Opacus."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from forsaken._random import generator, torch_seed
+from forsaken.data.nest import map_nest
+from forsaken.data.samples import Samples
+from forsaken.errors import ModelError, NonFiniteError
+from forsaken.models.train import Training, rate_at, usable_device
+from forsaken.recipe import Recipe
+from forsaken.unlearning.base import About
+from forsaken.unlearning.settings import number
+from forsaken.unlearning.sisa.accounting import noise_for, opacus, private_plan, spent
+from forsaken.unlearning.sisa.ensemble import Standing
+from forsaken.unlearning.sisa.method import Sisa
+from forsaken.unlearning.sisa.shards import Ledger, Stage, labels_of
+from forsaken.unlearning.sisa.training import Teacher
+
+_DRAW = 45  # a purpose of the seed
+_MOMENTUM = 0.9
+
+
+@dataclass(frozen=True, kw_only=True)
+class SisaDpSgd(Sisa):
+    """SISA whose constituents are trained by DP-SGD, so that the whole ensemble is (ε, δ)-differentially private.
+
+    Every step draws each row of the stage by chance, cuts each sample's gradient to the norm `clip` and adds noise to
+    their sum (Abadi et al., "Deep Learning with Differential Privacy", 2016), by Opacus with ghost clipping. The noise
+    is found such that all stages of a shard together spend ε: they compose one after the other, while shards are
+    disjoint and cost nothing beside each other. Batch-norm, which lets samples see each other, becomes group-norm.
+
+    Parameters
+    ----------
+    epsilon, delta : float
+        What the training of the ensemble may spend; δ should be well below one over the number of samples.
+    clip : float
+        The largest norm of a sample's gradient.
+
+    Notes
+    -----
+    Neighbours are data sets that differ in one sample. A request trains the touched shards again from a checkpoint with
+    the same noise, and both models have been seen: the samples left in such a shard have spent more than ε, and
+    `epsilon_spent` tells how much, from the accountant over all steps so far. Which rows were forgotten is not hidden.
+    Random numbers come from torch's own generator by the seed, so keep the seed secret.
+    """
+
+    about: ClassVar[About] = About(
+        summary="SISA whose constituents are trained by DP-SGD, at ε = 16 over all slices",
+        paper='Bourtoule et al., IEEE S&P 2021, with Abadi et al., "Deep Learning with Differential Privacy", CCS 2016',
+        needs=("forget (rows of the training data)",),
+        upfront="trains the model itself, privately, as an ensemble, and keeps checkpoints on disk; needs Opacus",
+    )
+
+    epsilon: float = number(16.0, "ε that training spends, over all slices", least=1e-2, most=200.0)
+    delta: float = number(1e-5, "δ that training spends", least=1e-15, most=0.5)
+    clip: float = number(1.0, "the largest norm of a sample's gradient", least=1e-9)
+
+    def _teacher(self, training: Training, ledger: Ledger) -> Teacher:
+        recipe = training.recipe
+        # Shards differ by a row or two: the one that asks for the most noise decides for all.
+        plans = {
+            private_plan(sizes, sizes, recipe.epochs, recipe.batch_size)
+            for sizes in (tuple(int(size) for size in counts.cumsum()) for counts in ledger.dealt)
+        }
+        noise = max(noise_for(plan, self.epsilon, self.delta) for plan in plans)
+        return Private(training, noise, self.clip)
+
+    def _spent(self, standing: Standing) -> float:
+        """Return the most that the samples of a shard have spent, over all of its trainings."""
+        teacher, found = standing.teacher, set()
+        for counts, trainings in zip(standing.ledger.dealt, standing.trainings, strict=True):
+            sizes = tuple(int(size) for size in counts.cumsum())
+            stages = teacher.plan(sizes, sizes)
+            found.add(tuple(stage for first in trainings for stage in stages[first - 1 :]))
+        return max(spent(stages, _noise(teacher), self.delta) for stages in found)
+
+    def _facts(self, standing: Standing) -> dict[str, Any]:
+        return {
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "epsilon_spent": self._spent(standing),
+            "noise_multiplier": _noise(standing.teacher),
+        }
+
+    def _told(self, standing: Standing) -> list[str]:
+        return [
+            f"the samples left in the shards that were trained again have spent ε = {self._spent(standing):.2f} at "
+            f"δ = {self.delta:g}, not {self.epsilon:g}: the model before and this one together tell more than each"
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Private:
+    """Trains a stage by DP-SGD, with the same noise in every stage."""
+
+    training: Training
+    noise: float
+    clip: float
+
+    def plan(self, sizes: tuple[int, ...], dealt: tuple[int, ...]) -> tuple[Stage, ...]:
+        """Return the stages, as long as when the rows were dealt."""
+        return private_plan(sizes, dealt, self.training.recipe.epochs, self.training.recipe.batch_size)
+
+    def build(self) -> nn.Module:
+        """Return a new network that DP-SGD can train: group-norm in place of batch-norm."""
+        validator = opacus("opacus.validators").ModuleValidator
+        network: nn.Module = validator.fix(self.training.build())
+        wrong = validator.validate(network.train(), strict=False)
+        if wrong:
+            raise ModelError(f"the network cannot be trained by DP-SGD ({wrong[0]}); use sisa or sisa-dp")
+        return network
+
+    def teach(self, network: nn.Module, data: Samples, stage: Stage, seed: int) -> nn.Module:
+        """Train the network for one stage; a step takes each row with the chance `stage.rate`."""
+        recipe, place = self.training.recipe, usable_device(self.training.device)
+        weights = [weight for weight in network.parameters() if weight.requires_grad]
+        plain = _optimiser(weights, recipe)
+        noise = torch.Generator(place).manual_seed(int(generator(seed, _DRAW).integers(2**63)))
+        optimiser = opacus("opacus.optimizers").DPOptimizerFastGradientClipping(
+            plain,
+            noise_multiplier=self.noise,
+            max_grad_norm=self.clip,
+            expected_batch_size=stage.batch,
+            loss_reduction="mean",
+            generator=noise,
+        )
+        labels = labels_of(data)
+        with torch_seed(seed), _watched(network.train(), self.clip) as module:
+            for step in range(stage.steps):
+                for group in plain.param_groups:
+                    group["lr"] = recipe.learning_rate * rate_at(recipe, step, stage.steps)
+                rows = torch.nonzero(torch.rand(len(data)) < stage.rate).flatten().to(place)
+                optimiser.zero_grad()
+                if len(rows):
+                    each = _losses(module(map_nest(lambda leaf, rows=rows: leaf[rows], data.inputs)), labels[rows])  # type: ignore[misc]
+                    _backward(module, optimiser, each)
+                else:  # nobody was drawn, and the noise must not tell
+                    for weight in weights:
+                        weight.grad = torch.zeros_like(weight)
+                optimiser.step()
+        if not all(bool(torch.isfinite(weight).all()) for weight in weights):
+            raise NonFiniteError("private training gave NaN or infinite weights; lower the recipe's learning_rate")
+        for weight in weights:
+            weight.grad = None
+        return network.eval()
+
+
+def _noise(teacher: Teacher) -> float:
+    return teacher.noise if isinstance(teacher, Private) else 0.0
+
+
+def _optimiser(weights: list[nn.Parameter], recipe: Recipe) -> torch.optim.Optimizer:
+    rate, decay = recipe.learning_rate, recipe.weight_decay
+    if recipe.optimiser == "sgd":
+        return torch.optim.SGD(weights, rate, momentum=_MOMENTUM, nesterov=True, weight_decay=decay)
+    return torch.optim.Adam(weights, rate, weight_decay=decay)
+
+
+def _losses(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return one loss a sample."""
+    each = nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten(), reduction="none")
+    return each.view(len(labels), -1).mean(1)
+
+
+def _backward(module: Any, optimiser: Any, each: Tensor) -> None:
+    clipping = opacus("opacus.utils.fast_gradient_clipping_utils")
+    clipping.DPTensorFastGradientClipping(module, optimiser, each, "mean").backward()
+
+
+@contextmanager
+def _watched(network: nn.Module, clip: float) -> Iterator[Any]:
+    """Let Opacus watch the layers, and take its hooks off again."""
+    sampling = opacus("opacus.grad_sample")
+    with warnings.catch_warnings():
+        # torch tells about hooks on inputs without gradients, which are the data themselves
+        warnings.filterwarnings("ignore", message="Full backward hook is firing")
+        module = sampling.GradSampleModuleFastGradientClipping(
+            network, max_grad_norm=clip, use_ghost_clipping=True, loss_reduction="mean"
+        )
+        try:
+            yield module
+        finally:
+            module.to_standard_module()
