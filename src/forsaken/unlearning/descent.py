@@ -66,7 +66,7 @@ class Batch:
         return length(self.inputs)
 
     def rows(self, at: Tensor) -> Batch:
-        """Return the samples at `at`."""
+        """Return a copy of the samples at `at`: a model that works in place changes only its own batch."""
         return Batch(map_nest(lambda leaf: leaf[at], self.inputs), self.labels[at], self.taught[at])
 
 
@@ -114,8 +114,7 @@ class Course:
 
     def logits(self, batch: Batch) -> Tensor:
         """Return the student's logits, in the mode that it trains in."""
-        # a copy: a model that works in place must not change what the next epoch reads
-        found: Tensor = self.adapter(map_nest(torch.clone, batch.inputs))
+        found: Tensor = self.adapter(batch.inputs)
         return found
 
     def steps(self, *sets: Batch) -> int:

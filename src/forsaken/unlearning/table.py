@@ -18,7 +18,9 @@ from forsaken.unlearning.neggrad_plus import NegGradPlus
 from forsaken.unlearning.retrain import Retrain
 from forsaken.unlearning.salun import SalUn
 from forsaken.unlearning.scrub import Scrub
+from forsaken.unlearning.sisa.dp_sgd import SisaDpSgd
 from forsaken.unlearning.sisa.method import Sisa
+from forsaken.unlearning.sisa.noise import SisaDp
 from forsaken.unlearning.smu import Smu
 from forsaken.unlearning.ssd import Ssd
 
@@ -36,6 +38,8 @@ METHODS: dict[str, type[Unlearner]] = {
     "salun": SalUn,
     "scrub": Scrub,
     "sisa": Sisa,
+    "sisa-dp": SisaDp,
+    "sisa-dp-sgd": SisaDpSgd,
     "smu": Smu,
     "ssd": Ssd,
 }

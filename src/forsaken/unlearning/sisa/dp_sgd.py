@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -20,13 +20,14 @@ from forsaken.recipe import Recipe
 from forsaken.unlearning.base import About
 from forsaken.unlearning.settings import number
 from forsaken.unlearning.sisa.accounting import noise_for, opacus, private_plan, spent
-from forsaken.unlearning.sisa.ensemble import Standing
+from forsaken.unlearning.sisa.ensemble import SisaEnsemble, Standing
 from forsaken.unlearning.sisa.method import Sisa
 from forsaken.unlearning.sisa.shards import Ledger, Stage, labels_of
 from forsaken.unlearning.sisa.training import Teacher
 
 _DRAW = 45  # a purpose of the seed
 _MOMENTUM = 0.9
+_UNFIT = "the network cannot be trained by DP-SGD ({}); use sisa or sisa-dp"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,8 +75,11 @@ class SisaDpSgd(Sisa):
         noise = max(noise_for(plan, self.epsilon, self.delta) for plan in plans)
         return Private(training, noise, self.clip)
 
+    def epsilon_spent(self, model: SisaEnsemble) -> float:
+        """Return ε at the method's δ for the samples of the shard that has spent most, over all of its trainings."""
+        return self._spent(model.standing)
+
     def _spent(self, standing: Standing) -> float:
-        """Return the most that the samples of a shard have spent, over all of its trainings."""
         teacher, found = standing.teacher, set()
         for counts, trainings in zip(standing.ledger.dealt, standing.trainings, strict=True):
             sizes = tuple(int(size) for size in counts.cumsum())
@@ -91,9 +95,9 @@ class SisaDpSgd(Sisa):
             "noise_multiplier": _noise(standing.teacher),
         }
 
-    def _told(self, standing: Standing) -> list[str]:
+    def _told(self, facts: Mapping[str, Any]) -> list[str]:
         return [
-            f"the samples left in the shards that were trained again have spent ε = {self._spent(standing):.2f} at "
+            f"the samples left in the shards that were trained again have spent ε = {facts['epsilon_spent']:.2f} at "
             f"δ = {self.delta:g}, not {self.epsilon:g}: the model before and this one together tell more than each"
         ]
 
@@ -116,7 +120,7 @@ class Private:
         network: nn.Module = validator.fix(self.training.build())
         wrong = validator.validate(network.train(), strict=False)
         if wrong:
-            raise ModelError(f"the network cannot be trained by DP-SGD ({wrong[0]}); use sisa or sisa-dp")
+            raise ModelError(_UNFIT.format(wrong[0]))
         return network
 
     def teach(self, network: nn.Module, data: Samples, stage: Stage, seed: int) -> nn.Module:
@@ -183,9 +187,12 @@ def _watched(network: nn.Module, clip: float) -> Iterator[Any]:
     with warnings.catch_warnings():
         # torch tells about hooks on inputs without gradients, which are the data themselves
         warnings.filterwarnings("ignore", message="Full backward hook is firing")
-        module = sampling.GradSampleModuleFastGradientClipping(
-            network, max_grad_norm=clip, use_ghost_clipping=True, loss_reduction="mean"
-        )
+        try:
+            module = sampling.GradSampleModuleFastGradientClipping(
+                network, max_grad_norm=clip, use_ghost_clipping=True, loss_reduction="mean"
+            )
+        except NotImplementedError as error:
+            raise ModelError(_UNFIT.format(error)) from error
         try:
             yield module
         finally:

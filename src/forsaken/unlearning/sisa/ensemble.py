@@ -120,8 +120,8 @@ def vote(logits: Tensor) -> Tensor:
     Tensor, shape (samples, classes)
 
     >>> one, two = [2.0, 0.0], [0.0, 1.0]
-    >>> vote(torch.tensor([[one], [one], [two]])).exp().numpy().round(3).tolist()
-    [[0.881, 0.119]]
+    >>> vote(torch.tensor([[one], [one], [two]])).exp()
+    tensor([[0.8808, 0.1192]])
     """
     logs = logits.log_softmax(2)
     votes = logits.argmax(2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -151,7 +151,7 @@ class Sisa(UpfrontUnlearner):
             "old_bytes": sum(each.bytes for each in _files(old) - _files(student.standing)),
             **self._facts(student.standing),
         }
-        notes = [*self._notes(student.standing, rows, request), *self._told(student.standing)]
+        notes = [*self._notes(student.standing, rows, request), *self._told(facts)]
         return Details("iterations", len(history), max(steps, len(history)), history, None, facts, tuple(notes))
 
     def _teacher(self, training: Training, ledger: Ledger) -> Teacher:  # noqa: ARG002 (for those who plan ahead)
@@ -166,7 +166,7 @@ class Sisa(UpfrontUnlearner):
         """Return what a subclass has to say in numbers."""
         return {}
 
-    def _told(self, standing: Standing) -> list[str]:  # noqa: ARG002 (as above)
+    def _told(self, facts: Mapping[str, Any]) -> list[str]:  # noqa: ARG002 (as above)
         """Return what a subclass has to say in sentences."""
         return []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -48,12 +49,12 @@ class SisaDp(Sisa):
     -----
     What that guarantees for a network: with "proven", (ε, δ)-differential privacy of each publication in any one sample
     of its shard, whatever the network and the recipe. But the clip is on the whole update, not on a sample's part in
-    it, so the noise has about 0.6·clip on *every* weight and a norm of 0.6·clip·√d: a network of any size is lost in
-    it. With "assumed" a network survives, but nothing proves the assumption for one (for strongly convex losses a bound
-    that falls with n is a theorem, and the one that the method was made for): then ε is a name for the amount of noise,
-    not a guarantee. Shards are disjoint, so one ensemble spends (ε, δ); each later request publishes the touched shards
-    again, and their samples have spent k·(ε, δ) after k publications. Whoever knows the seed can take the noise off,
-    so keep it secret. Checkpoints and the data are without noise, and not to be published.
+    it, so at the defaults the noise has a deviation of 0.69·clip on *every* weight and a norm of 0.69·clip·√d: a
+    network of any size is lost in it. With "assumed" a network may survive, but nothing proves the assumption for one
+    (for strongly convex losses a bound that falls with n is a theorem, and the one that the method was made for): then
+    ε is a name for the amount of noise, not a guarantee. Shards are disjoint, so one ensemble spends (ε, δ); each later
+    request publishes the touched shards again, and their samples have spent k·(ε, δ) after k publications. Whoever
+    knows the seed can take the noise off, so keep it secret. Checkpoints and data are without noise: never publish them.
     """
 
     about: ClassVar[About] = About(
@@ -95,8 +96,7 @@ class SisaDp(Sisa):
             "delta_spent": times * self.delta,
         }
 
-    def _told(self, standing: Standing) -> list[str]:
-        facts = self._facts(standing)
+    def _told(self, facts: Mapping[str, Any]) -> list[str]:
         spent = f"ε = {facts['epsilon_spent']:g}, δ = {facts['delta_spent']:g}"
         told = [f"samples of the shard published most often ({facts['publications']} times) have spent {spent}"]
         if self.sensitivity == "assumed":
@@ -133,7 +133,7 @@ def unit_deviation(epsilon: float, delta: float) -> float:
     δ(σ) = Φ(1/(2σ) − εσ) − e^ε Φ(−1/(2σ) − εσ) falls with σ; its root is found between two values around it.
 
     >>> round(unit_deviation(1.0, 1e-5), 3), round(unit_deviation(16.0, 1e-5), 3)
-    (3.731, 0.294)
+    (3.731, 0.344)
     """
     low = high = 1.0
     while _delta(epsilon, low) < delta:
