@@ -161,6 +161,8 @@ def _ray() -> Any:
 def _connected(ray: Any, engine: str, workers: int | None) -> Iterator[None]:
     """Connect to a Ray, or start one; what was there before stays there."""
     if ray.is_initialized():
+        if engine != "ray":
+            raise SettingsError(f'this process is connected to a Ray already; use engine="ray" for it, not {engine!r}')
         yield
         return
     address = engine if engine.startswith(_REMOTE) else os.environ.get("RAY_ADDRESS")

@@ -129,6 +129,11 @@ def test_a_gpu_that_is_not_there_is_refused(ray) -> None:
         fan_out(matrix_power, [1], engine="ray", gpus=64.0)
 
 
+def test_another_address_than_that_of_the_connection_is_refused(ray) -> None:
+    with pytest.raises(SettingsError, match='connected to a Ray already; use engine="ray"'):
+        fan_out(matrix_power, [1], engine="ray://127.0.0.1:10001")
+
+
 def test_sisa_on_ray_gives_the_same_bits(ray, tmp_path: Path) -> None:
     draw = torch.Generator().manual_seed(0)
     data = Samples(torch.randn(40, 6, generator=draw), torch.randint(3, (40,), generator=draw))

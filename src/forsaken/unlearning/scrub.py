@@ -27,6 +27,9 @@ class Scrub(Descent):
     cannot move. The student starts as its copy, and the optimiser holds the student's weights. Kurmanji, Triantafillou,
     Hayes and Triantafillou, "Towards Unbounded Machine Unlearning", 2023. The other settings are those of `Descent`.
 
+    KL is at its minimum where the student starts, so its gradient is zero there: the first steps away come from
+    dropout, from batch-norm or from the passes on retain data, so a network with neither needs a high rate.
+
     Parameters
     ----------
     ascent_epochs : int

@@ -136,8 +136,9 @@ class Sisa(UpfrontUnlearner):
         student.standing = _later(old, ledger, taught)
         self._load(student, taught, request.seed)
         steps = sum(done.steps for done in taught)
+        rate = old.teacher.training.recipe.learning_rate
         history = tuple(
-            Step(at, done.loss_kept, done.loss_forgotten, done.loss_kept, 0.0, 0.0, 0.0, done.seconds)
+            Step(at, done.loss_kept, done.loss_forgotten, done.loss_kept, 0.0, 0.0, rate, done.seconds)
             for at, done in enumerate(taught, start=1)
         )
         facts = {

@@ -54,7 +54,7 @@ class SisaDp(Sisa):
     (for strongly convex losses a bound that falls with n is a theorem, and the one that the method was made for): then
     ε is a name for the amount of noise, not a guarantee. Shards are disjoint, so one ensemble spends (ε, δ); each later
     request publishes the touched shards again, and their samples have spent k·(ε, δ) after k publications. Whoever
-    knows the seed can take the noise off, so keep it secret. Checkpoints and data are without noise: never publish them.
+    knows the seed can take the noise off, so keep it secret. Checkpoints and data are without noise: do not publish.
     """
 
     about: ClassVar[About] = About(
