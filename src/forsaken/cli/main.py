@@ -6,7 +6,7 @@ import json
 import signal
 import sys
 import warnings
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
@@ -62,7 +62,11 @@ class _Interrupted(BaseException):
         self.code = code
 
 
+_STOPPED: list[int] = []  # the exit code of a signal that came: a library may swallow what is raised in its callbacks
+
+
 def _stop(number: int, _: object) -> None:
+    _STOPPED.append(128 + number)
     raise _Interrupted(128 + number)
 
 
@@ -70,16 +74,23 @@ def main() -> None:
     """Run the command line; an error that was foreseen is one message and exit code 2, never a traceback."""
     # torch tells its own developers about its exported programs
     warnings.filterwarnings("ignore", category=FutureWarning, module="copyreg|torch")
+    _STOPPED.clear()
     signal.signal(signal.SIGINT, _stop)
     signal.signal(signal.SIGTERM, _stop)
     try:
         app()
     except ForsakenError as error:
+        if _STOPPED:
+            _say_interrupted(_STOPPED[0])
         _tell(error)
         sys.exit(BAD_INPUT)
     except _Interrupted as told:
-        Console(stderr=True).print("[bold red]interrupted[/]")
-        sys.exit(told.code)
+        _say_interrupted(told.code)
+
+
+def _say_interrupted(code: int) -> NoReturn:
+    Console(stderr=True).print("[bold red]interrupted[/]")
+    sys.exit(code)
 
 
 def _tell(error: ForsakenError) -> None:
