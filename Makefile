@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# The tests' tensors are too small for several threads: files run side by side instead.
 # Spinning OpenMP threads slow tree training a hundredfold on shared cores.
 export OMP_WAIT_POLICY := PASSIVE
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -25,7 +26,7 @@ demo: $(READY)  ## forget 40 samples of a digits classifier and show how well it
 	$(BIN)/forsaken demo
 
 test: $(READY)  ## unit, contract and law tests, and the doctests
-	$(BIN)/python -m pytest -q -m 'not slow'
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m 'not slow' -n auto --dist loadfile
 
 test-slow: $(READY)  ## the tests that take minutes or need real processes
 	$(BIN)/python -m pytest -q -m slow tests

@@ -47,8 +47,10 @@ def test_the_guide_s_examples_run(tmp_path, monkeypatch) -> None:
 
 def test_links_lead_somewhere() -> None:
     pages = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    pages += sorted((ROOT / "examples").rglob("*.md"))
     for page in pages:
-        for link in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
+        prose = re.sub(r"```.*?```|`[^`]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+        for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", prose):
             if not link.startswith("http"):
                 assert (page.parent / link).exists(), f"{page.name} links to {link}"
 

@@ -220,6 +220,9 @@ def _oracle(given: Given) -> Iterator[Problem]:
 
 
 def _output(given: Given) -> Iterator[Problem]:
+    name = given.get("method", "name") or "forsaken"
+    if given.get("output", "mask") is True and name in METHODS and not METHODS[name].keeps_mask:
+        yield Problem(("output", "mask"), f"[output] mask is true, but {name} has no mask; leave mask out")
     cleaned = given.get("output", "cleaned")
     if cleaned not in (None, "none") and not given.has("data", "train"):
         yield Problem(

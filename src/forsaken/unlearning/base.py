@@ -167,6 +167,7 @@ class Unlearner(ABC):
 
     about: ClassVar[About]
     changes_weights: ClassVar[bool] = True
+    keeps_mask: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         """Check every setting by what its field says, and raise all problems together."""

@@ -153,7 +153,7 @@ WRONG: list[tuple[str, str, str]] = [
     # [method]
     (METHOD, '[method]\nname = "forsakn"',
      "line 8: [method] unknown method 'forsakn'; did you mean 'forsaken'? (known: "),
-    (METHOD, f'[method]\nname = "{"x" * 99}"', f"line 8: [method] unknown method '{'x' * 56}... (known: forsaken"),
+    (METHOD, f'[method]\nname = "{"x" * 99}"', f"line 8: [method] unknown method '{'x' * 56}... (known: bad-teacher"),
     (METHOD, "[method]\nname = 1", 'line 8: [method] name is 1, expected the name of a method, such as "forsaken"'),
     (METHOD, "[method]\nseed = -1", "line 8: [method] seed is -1, expected a whole number from 0 to 4294967295"),
     (METHOD, "[method]\nseed = 4294967296", "line 8: [method] seed is 4294967296, expected"),

@@ -86,6 +86,7 @@ class Forsaken(Unlearner):
     Where that is too much, lower `history`, choose fewer `parameters` or give a `batch_size`.
     """
 
+    keeps_mask: ClassVar[bool] = True
     about: ClassVar[About] = About(
         summary="a sparse mask gradient moves the forgotten samples to where non-members are",
         paper='Liu et al., "Learn to Forget: Machine Unlearning via Neuron Masking", and beyond it',
