@@ -84,6 +84,10 @@ def main() -> None:
             _say_interrupted(_STOPPED[0])
         _tell(error)
         sys.exit(BAD_INPUT)
+    except SystemExit as ended:
+        if ended.code == BAD_INPUT and _wants_json():  # wrong usage, which has been told on standard error
+            typer.echo(json.dumps({"error": "wrong usage; --help shows the right one", "kind": "UsageError"}))
+        raise
     except _Interrupted as told:
         _say_interrupted(told.code)
 
@@ -93,8 +97,12 @@ def _say_interrupted(code: int) -> NoReturn:
     sys.exit(code)
 
 
+def _wants_json() -> bool:
+    return "--json" in sys.argv[1:]
+
+
 def _tell(error: ForsakenError) -> None:
-    if "--json" in sys.argv[1:]:
+    if _wants_json():
         typer.echo(json.dumps({"error": str(error), "kind": type(error).__name__}))
     Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False)
 

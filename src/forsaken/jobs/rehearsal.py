@@ -6,7 +6,9 @@ import sys
 import time
 from typing import Any
 
+from forsaken.jobs.chain import find_previous
 from forsaken.jobs.judge import Views, doubts, look, numbers
+from forsaken.jobs.keys import read_record_key, read_signing_key
 from forsaken.jobs.preparing import Prepared, prepare_job, unlearn_prepared
 from forsaken.jobs.settings import Job
 from forsaken.models.logits import as_module
@@ -43,6 +45,7 @@ def rehearse(job: Job, progress: Progress = silent) -> dict[str, Any]:
         separation, forget_confidence, missing (what is not named and what could serve) and notes.
     """
     start = time.perf_counter()
+    _check_the_rest(job)
     ready = prepare_job(job, progress)
     reading = time.perf_counter() - start
     sets, method = ready.sets, build(job.method.name, job.method.settings)
@@ -69,6 +72,16 @@ def rehearse(job: Job, progress: Progress = silent) -> dict[str, Any]:
         return told
     tried = _tried(ready, method, reading, progress)
     return told | tried | {"notes": [*told["notes"], *tried["notes"]]}
+
+
+def _check_the_rest(job: Job) -> None:
+    """Read what a run needs besides the model and the data, so that a mistake there is told now."""
+    if job.output.record_key is not None:
+        read_record_key(job.resolve(job.output.record_key))
+    if job.output.signing_key is not None:
+        read_signing_key(job.resolve(job.output.signing_key))
+    if job.chain.previous is not None:
+        find_previous(job.resolve(job.model.weights), job.resolve(job.chain.previous))
 
 
 def _tried(ready: Prepared, method: Any, reading: float, progress: Progress) -> dict[str, Any]:

@@ -91,13 +91,13 @@ def train(
         network = _laid_out(build().to(place), torch.channels_last if place.type == "cuda" else None)
         network.train()
         optimiser = _optimiser(network, recipe)
-        an_epoch = -(-len(data) // recipe.batch_size)
+        an_epoch = len(_batches(torch.arange(len(data)), recipe.batch_size, network))
         step, steps = 0, recipe.epochs * an_epoch if steps is None else steps
         epochs = -(-steps // an_epoch)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: rate_at(recipe, step, steps))
         for epoch in range(epochs):
             order = torch.randperm(len(data)).to(place)
-            for rows in torch.split(order, recipe.batch_size)[: steps - step]:
+            for rows in _batches(order, recipe.batch_size, network)[: steps - step]:
                 with _precision(place):
                     loss = _loss(network(_take(inputs, rows)), labels[rows])
                 optimiser.zero_grad(set_to_none=True)
@@ -177,6 +177,15 @@ def _repeatable(place: torch.device) -> Iterator[None]:
         yield
     finally:
         flags.deterministic, flags.benchmark = was
+
+
+def _batches(order: Tensor, size: int, network: nn.Module) -> list[Tensor]:
+    """Cut an order into batches; where batch-norm would be left with a single sample, that one joins the others."""
+    parts = list(torch.split(order, size))
+    normed = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in network.modules())
+    if normed and len(parts) > 1 and len(parts[-1]) == 1:
+        parts[-2:] = [torch.cat(parts[-2:])]
+    return parts
 
 
 def _take(inputs: Nest, rows: Tensor) -> Nest:

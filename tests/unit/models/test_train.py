@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError, NonFiniteError, SettingsError
@@ -120,3 +121,19 @@ def test_a_device_that_is_not_there_is_an_error() -> None:
         with pytest.raises(SettingsError, match="'cuda' cannot be used"):
             usable_device("cuda")
         assert usable_device("auto").type == "cpu"
+
+
+def test_batch_norm_is_never_left_with_one_sample() -> None:
+    data = Samples(torch.randn(9, 4), torch.arange(9) % 2)
+    sizes = []
+
+    class Counting(nn.Sequential):
+        def forward(self, x):
+            sizes.append(len(x))
+            return super().forward(x)
+
+    train(lambda: Counting(nn.BatchNorm1d(4), nn.Linear(4, 2)), data, Recipe(2, 4, 1e-2), seed=0)
+    assert sizes == [4, 5, 4, 5]
+    sizes.clear()
+    train(lambda: Counting(nn.Linear(4, 2)), data, Recipe(1, 4, 1e-2), seed=0)
+    assert sizes == [4, 4, 1]
