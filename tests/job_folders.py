@@ -290,7 +290,7 @@ class Nursery:
 
     _CODE = """
 import json, os, sys, traceback
-import filelock, matplotlib.figure, rich.progress, torch._dynamo
+import filelock, rich.progress, torch._dynamo
 import forsaken.cli.main, forsaken.jobs.output, forsaken.jobs.reading, forsaken.jobs.run, forsaken.report.page
 for line in sys.stdin:
     words, folder, first = json.loads(line)
