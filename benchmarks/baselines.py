@@ -20,6 +20,8 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
+from hashlib import sha256
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ from common import RESULTS, add_seeds, seeds, summary, write_result
 
 from forsaken._files import write_atomically
 from forsaken.bench.trial import Stage, View, prepare
+from forsaken.data.scenarios.table import SCENARIOS
 from forsaken.engine import fan_out
 from forsaken.errors import ForsakenError, ModelError
 from forsaken.models.fit import training_of
@@ -35,19 +38,21 @@ from forsaken.provenance import provenance
 from forsaken.unlearning.table import METHODS, build
 from forsaken.unlearning.upfront import UpfrontUnlearner
 
-RATES = {"learning_rate": (3e-4, 1e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)}
+RATES = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
+EPOCHS = (5, 50)  # with few retain samples an epoch is a step or two
 GRIDS: dict[str, dict[str, tuple[Any, ...]]] = {
-    "fine-tune": RATES,
-    "gradient-ascent": {"learning_rate": (1e-4, 1e-3, 3e-3, 1e-2, 3e-2)},
-    "neggrad-plus": RATES | {"alpha": (0.8, 0.95)},
-    "l1-sparse": RATES | {"gamma": (1e-5, 1e-4, 1e-3, 1e-2)},
-    "salun": RATES,
-    "scrub": RATES,
-    "ssd": {"alpha": (1.0, 3.0, 10.0, 15.0, 20.0), "damping": (0.1, 0.5, 1.0)},
-    "bad-teacher": RATES,
-    "msg": RATES,
-    "ct": RATES,
-    "smu": {"learning_rate": (1e-3, 1e-2, 3e-2)},
+    "fine-tune": {"learning_rate": RATES},
+    "gradient-ascent": {"learning_rate": (1e-4, 1e-3, 3e-3, 1e-2, 2e-2, 3e-2, 1e-1, 3e-1), "epochs": EPOCHS},
+    "neggrad-plus": {"learning_rate": RATES, "alpha": (0.8, 0.95)},
+    "l1-sparse": {"learning_rate": RATES[2:], "gamma": (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)},
+    "salun": {"learning_rate": (1e-4, *RATES)},
+    "scrub": {"learning_rate": RATES},
+    # of the largest ratio that any weight can have, 1 / (D's share of the training data)
+    "ssd": {"alpha": (0.3, 0.5, 0.8, 0.9, 0.95, 0.98), "damping": (0.5, 1.0, 2.0, 5.0)},
+    "bad-teacher": {"learning_rate": (1e-4, *RATES)},
+    "msg": {"learning_rate": RATES},
+    "ct": {"learning_rate": RATES},
+    "smu": {"learning_rate": (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)},
 }
 PEERS = ("fine-tune", "neggrad-plus", "l1-sparse", "salun", "scrub", "ssd", "bad-teacher", "msg", "ct")
 ALONE = ("do-nothing", "forsaken", "gradient-ascent")
@@ -82,8 +87,11 @@ def run(stage: Stage, name: str, settings: dict[str, Any], whole: bool, seed: in
     """Run one method and judge it."""
     scenario, device = stage.scenario, next(stage.target.parameters()).device
     retain = scenario.kept if whole or name in WHOLE else scenario.retain
-    more = {"training_samples": len(scenario.train)} if name == "ssd" else {}
-    method, training = build(name, settings | more), training_of(scenario, device)
+    if name == "ssd":
+        largest = len(scenario.train) / len(scenario.forget)
+        more = {"alpha": settings["alpha"] * largest} if "alpha" in settings else {}
+        settings = settings | more | {"training_samples": len(scenario.train)}
+    method, training = build(name, settings), training_of(scenario, device)
     model, before, cost = stage.target, None, {}
     folder = Path(tempfile.mkdtemp())
     try:
@@ -118,9 +126,11 @@ def distance(found: dict[str, Any], yardstick: dict[str, Any]) -> float:
     return abs(found["fr"] - yardstick["fr"]) + abs(found["cfr"] - yardstick["cfr"]) + worse
 
 
-def choices(name: str) -> Iterator[dict[str, Any]]:
-    """Return every setting of a method's grid."""
+def choices(name: str, whole: bool) -> Iterator[dict[str, Any]]:
+    """Return every setting of a method's grid; with few retain samples more epochs are tried too."""
     grid = GRIDS.get(name, {})
+    if name in PEERS and name != "ssd" and not whole:
+        grid = grid | {"epochs": EPOCHS}
     for values in itertools.product(*grid.values()):
         yield dict(zip(grid, values, strict=True))
 
@@ -140,18 +150,37 @@ def own(task: str, name: str) -> dict[str, Any]:
     return FEW_SLICES if name.startswith("sisa") and task.startswith("digits") else {}
 
 
+def identity(task: str, device: str) -> str:
+    """Return a hash of all that decides a tuning: what was saved under another one is not taken for it."""
+    told = [GRIDS, EPOCHS, own(task, "sisa"), device, version("forsaken"), str(SCENARIOS[task].recipe)]
+    return sha256(json.dumps(told, default=str).encode()).hexdigest()
+
+
+def edges(best: dict[str, dict[str, Any]]) -> list[str]:
+    """Return the rows of which a chosen value lies at the end of its grid: a better one may lie beyond."""
+    ends = {name: {key: (values[0], values[-1]) for key, values in grid.items()} for name, grid in GRIDS.items()}
+    found = []
+    for row, settings in best.items():
+        grid = ends[row.partition(",")[0]]
+        found += [f"{row}: {key} {value}" for key, value in settings.items() if key in grid and value in grid[key]]
+    return found
+
+
 def tuned(folder: Path, task: str, seed: int, device: str) -> dict[str, list[dict[str, Any]]]:
     """Return how far from the retrained model each setting of each row is, on a seed that is not reported."""
     path = folder / f"tune-{task}-{seed}.json"
     if path.exists():
-        return json.loads(path.read_bytes())
+        saved = json.loads(path.read_bytes())
+        if saved["identity"] != identity(task, device):
+            raise SystemExit(f"{path} was made with other grids or on another device; delete it to tune anew")
+        return saved["rows"]
     stage = prepare(task, seed, device=device)
     yardstick = judged(stage, stage.retrained)
     found: dict[str, list[dict[str, Any]]] = {}
     for row, name, whole in rows():
         if name not in GRIDS:
             continue
-        for settings in choices(name):
+        for settings in choices(name, whole):
             try:
                 numbers = run(stage, name, own(task, name) | settings, whole, seed)
                 far = distance(numbers, yardstick)
@@ -161,7 +190,8 @@ def tuned(folder: Path, task: str, seed: int, device: str) -> dict[str, list[dic
             short = {key: numbers[key] for key in ("fr", "cfr", "accuracy", "error") if key in numbers}
             print(f"tune {seed} {row} {settings}: {far:.3f} {short}", flush=True)
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, json.dumps(found, indent=1).encode())
+    content = {"identity": identity(task, device), "provenance": provenance(), "rows": found}
+    write_atomically(path, json.dumps(content, indent=1).encode())
     return found
 
 
@@ -179,19 +209,24 @@ def reported(folder: Path, task: str, seed: int, best: dict[str, dict[str, Any]]
     path = folder / f"run-{task}-{seed}.json"
     if path.exists():
         saved = json.loads(path.read_bytes())
-        if saved["best"] != best:
-            raise SystemExit(f"{path} was run with other settings; delete it to run it again")
+        if saved["best"] != best or saved["identity"] != identity(task, device):
+            raise SystemExit(f"{path} was run with other settings or on another device; delete it to run it again")
         return saved["rows"]
     stage = prepare(task, seed, device=device)
-    found = {"retrained (the yardstick)": judged(stage, stage.retrained) | {"seconds": stage.retrain_seconds}}
+    quality = {"oracle_balanced_accuracy": stage.oracle_report().balanced_accuracy}
+    yardstick = judged(stage, stage.retrained) | quality | {"seconds": stage.retrain_seconds}
+    found = {"retrained (the yardstick)": yardstick}
     for row, name, whole in rows():
         try:
             found[row] = run(stage, name, own(task, name) | best.get(row, {}), whole, seed)
         except ModelError as error:
+            if name not in ("ct", "msg"):  # which need convolutions; any other refusal is a mistake
+                raise
             found[row] = {"not_applicable": str(error)}
         print(f"seed {seed} {row}: {found[row]}", flush=True)
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, json.dumps({"best": best, "provenance": provenance(), "rows": found}, indent=1).encode())
+    told = {"identity": identity(task, device), "best": best, "provenance": provenance(), "rows": found}
+    write_atomically(path, json.dumps(told, indent=1).encode())
     return found
 
 
@@ -227,6 +262,10 @@ def main() -> None:
         by_row,
         settings=best,
         tuned_on=options.tune,
+        at_the_edge_of_their_grid=edges(best),
+        device=device,
+        engine=options.engine,
+        sisa=own(task, "sisa"),
         measured_on=made,
         not_applicable=absent,
     )

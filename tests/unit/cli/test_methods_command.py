@@ -24,12 +24,24 @@ from forsaken.unlearning.retrain import Retrain
 from forsaken.unlearning.settings import choice, number, switch, whole
 from forsaken.unlearning.smu import Smu
 
-KEYS = {"name", "summary", "needs", "uses", "upfront", "paper", "changes_weights", "settings"}
+KEYS = {"name", "summary", "needs", "uses", "upfront", "paper", "notes", "changes_weights", "settings"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Toy(Unlearner):
-    """A method with one setting of each kind."""
+    """A method with one setting of each kind.
+
+    Notes
+    -----
+    It promises [nothing] for
+    ``rate=0``.
+
+    And *nothing* else.
+
+    Examples
+    --------
+    None.
+    """
 
     about: ClassVar[About] = About("toys with [the] weights", "Nobody [1], 2025", ("forget",), ("retain",))
 
@@ -79,14 +91,16 @@ def test_a_method_for_people() -> None:
     ended = run("show", "toy")
     lines = ended.stdout.splitlines()
     assert ended.exit_code == 0
-    assert lines[:5] == [
+    assert lines[:7] == [
         "toy: toys with [the] weights",
         "needs: forget",
         "uses, where given: retain",
         "at training time: nothing: it takes any trained model",
         "paper: Nobody [1], 2025",
+        "notes: It promises [nothing] for `rate=0`.",
+        "And *nothing* else.",
     ]
-    cells = [[cell.strip() for cell in line.strip("│┃|").replace("┃", "│").split("│")] for line in lines[6:]]
+    cells = [[cell.strip() for cell in line.strip("│┃|").replace("┃", "│").split("│")] for line in lines[8:]]
     assert ["rate", "0.0001", "a number from 0 to 1", "how fast"] in cells
     assert ["epochs", "5", "a whole number >= 1", "how often"] in cells
     assert ["share", "", "a number >= 0, or nothing", "how many"] in cells
@@ -99,6 +113,18 @@ def test_a_method_without_settings_says_so() -> None:
     assert ended.stdout.splitlines()[-1] == "settings: none"
     assert "uses, where given: nothing else" in ended.stdout
     assert json.loads(run("show", "retrain", "--json").stdout)["settings"] == []
+
+
+def test_what_epsilon_covers_is_told() -> None:
+    told = run("show", "sisa-dp").stdout
+    assert "With \"assumed\" a network may survive, but nothing proves the assumption for one" in told
+    assert "keep the seed secret" in run("show", "sisa-dp-sgd").stdout
+    assert json.loads(run("show", "sisa-dp", "--json").stdout)["notes"][0].startswith("What that guarantees")
+
+
+def test_a_method_without_notes_has_none() -> None:
+    assert "notes:" not in run("show", "fine-tune").stdout
+    assert json.loads(run("show", "fine-tune", "--json").stdout)["notes"] == []
 
 
 def test_what_a_method_needs_at_training_time_is_told() -> None:

@@ -9,7 +9,7 @@ from torch import nn
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError, NonFiniteError, SettingsError
 from forsaken.models.nets import mlp
-from forsaken.models.train import rate_at, train, usable_device
+from forsaken.models.train import rate_at, steps_of, train, usable_device
 from forsaken.models.weights import fingerprint, same_bits
 from forsaken.recipe import Recipe
 
@@ -137,3 +137,15 @@ def test_batch_norm_is_never_left_with_one_sample() -> None:
     sizes.clear()
     train(lambda: Counting(nn.Linear(4, 2)), data, Recipe(1, 4, 1e-2), seed=0)
     assert sizes == [4, 4, 1]
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, 5, 8, 9, 10])
+@pytest.mark.parametrize("normed", [True, False])
+def test_steps_are_counted_as_they_are_taken(count: int, normed: bool) -> None:
+    data = Samples(torch.randn(count, 4), torch.arange(count) % 2)
+    # a picture of two places: batch-norm can take a single one of them
+    network = nn.Sequential(nn.Unflatten(1, (2, 2)), nn.BatchNorm1d(2) if normed else nn.ReLU(), nn.Flatten())
+    ticks = []
+    train(lambda: network.append(nn.Linear(4, 2)), data, Recipe(1, 4, 1e-2), seed=0, progress=ticks.append)
+    merged = normed and count in (5, 9)
+    assert steps_of(count, Recipe(1, 4, 1e-2), network) == ticks[-1].done == (count + 3) // 4 - merged

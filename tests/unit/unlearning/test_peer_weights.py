@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from forsaken._random import generator
 from forsaken.errors import InputError, ModelError, NothingForgottenError
 from forsaken.models.nets import mlp
 from forsaken.models.train import Training
@@ -202,15 +203,19 @@ def test_ssd_refuses_fewer_training_samples_than_were_given() -> None:
 # MSG
 
 
-def test_msg_redraws_the_smallest_and_repairs_the_rest_slowly() -> None:
+@pytest.mark.parametrize("count", [5, 6, 8])
+def test_msg_redraws_the_smallest_and_repairs_the_rest_slowly(count: int) -> None:
+    """With 8 kept and 6 forgotten, 6 of the kept are drawn for the gradient; the repair is on all."""
     model = convolutions()
     method = Msg(epochs=1, learning_rate=0.1, momentum=0.0, weight_decay=0.0, share=0.4, rest=0.25)
-    kept = KEPT[0][:6], KEPT[1][:6]  # as many as D, so that the retain sample is all of them
+    kept = KEPT[0][:count], KEPT[1][:count]
+    drawn = torch.from_numpy(generator(9, 23).permutation(count))[:6]
+    assert len(drawn) == min(count, 6)
     result = method(model, PICTURES, retain=kept, seed=9)
     named = dict(model.named_parameters())
-    found = dict(zip(named, gradients(model, (1.0, kept), (-1.0, PICTURES)), strict=True))
+    found = dict(zip(named, gradients(model, (1.0, (kept[0][drawn], kept[1][drawn])), (-1.0, PICTURES)), strict=True))
     with torch.random.fork_rng():
-        torch.manual_seed(9)
+        torch.manual_seed(int(generator(9, 24).integers(2**32)))
         fresh = copy.deepcopy(model)
         for module in fresh:
             if hasattr(module, "reset_parameters"):

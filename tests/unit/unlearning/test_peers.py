@@ -12,6 +12,8 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from forsaken._random import generator
+from forsaken.data.samples import Samples
 from forsaken.errors import InputError, ModelError, NothingForgottenError, SettingsError
 from forsaken.models.nets import mlp
 from forsaken.models.train import Training
@@ -21,6 +23,7 @@ from forsaken.unlearning.ct import Ct
 from forsaken.unlearning.descent import course
 from forsaken.unlearning.do_nothing import DoNothing
 from forsaken.unlearning.fine_tune import FineTune
+from forsaken.unlearning.fresh import fresh
 from forsaken.unlearning.gradient_ascent import GradientAscent
 from forsaken.unlearning.l1_sparse import L1Sparse
 from forsaken.unlearning.losses import divergence
@@ -128,6 +131,36 @@ def test_scrub_s_student_moves_without_weight_decay() -> None:
     assert all(not torch.equal(a, b) for a, b in zip(result.model.parameters(), network().parameters(), strict=True))
 
 
+def test_scrub_s_curve_leaves_the_model_alone() -> None:
+    """D lies far off: were it measured in training mode, batch-norm's statistics would follow it there."""
+    far = FORGET[0] + 50
+    result = Scrub(learning_rate=1e-8, epochs=5, ascent_epochs=3)(normalised(), far, retain=RETAIN)
+    assert result.details.facts["steps"] == 8
+    assert int(result.model[1].num_batches_tracked) == 8
+    by_hand = normalised().train()
+    for data in [far, RETAIN[0]] * 3 + [RETAIN[0]] * 2:
+        by_hand(data)
+    assert torch.allclose(result.model[1].running_mean, by_hand[1].running_mean, atol=1e-3)
+    teacher = normalised().eval()(far).detach()
+    assert result.history[-1].distance == pytest.approx(kl(teacher, result.model(far)).item(), rel=1e-6)
+
+
+def test_scrub_s_curve_draws_nothing() -> None:
+    """Whatever is measured between, retain is read in the same order."""
+    seen: list[Tensor] = []
+
+    class Heard(nn.Sequential):
+        def forward(self, inputs: Tensor) -> Tensor:
+            if self.training:
+                seen.append(inputs)
+            return super().forward(inputs)
+
+    Scrub(batch_size=4, epochs=4, ascent_epochs=1)(Heard(*network()), FORGET[0], retain=RETAIN, seed=6)
+    order = torch.Generator().manual_seed(6)
+    expected = [data[torch.randperm(len(data), generator=order)] for data in (FORGET[0], *[RETAIN[0]] * 4)]
+    assert torch.equal(torch.cat(seen), torch.cat(expected))
+
+
 def test_scrub_refuses_more_ascents_than_epochs() -> None:
     with pytest.raises(SettingsError, match=r"ascent_epochs is 6, expected at most epochs \(5\)"):
         Scrub(ascent_epochs=6)
@@ -142,7 +175,7 @@ def test_divergence_is_kl_of_the_teacher_first() -> None:
 def redrawn(seed: int) -> nn.Module:
     model = network()
     with torch.random.fork_rng():
-        torch.manual_seed(seed)
+        torch.manual_seed(int(generator(seed, 24).integers(2**32)))
         for module in model:
             if isinstance(module, nn.Linear):
                 module.reset_parameters()
@@ -154,6 +187,20 @@ def test_bad_teacher_follows_a_random_network_on_forget() -> None:
     result = BadTeacher(**STEPS, epochs=4)(original, FORGET[0], retain=RETAIN[0], seed=8)
     bad, good = redrawn(8)(FORGET[0]).detach(), original(RETAIN[0]).detach()
     same(result.model, descend(original, [lambda m: kl(bad, m(FORGET[0])) + kl(good, m(RETAIN[0]))] * 4))
+
+
+def test_new_weights_are_not_those_that_the_model_began_with() -> None:
+    training = Training(lambda: mlp((5, 6, 3)), Recipe(0, 8, 1e-3))
+    data = Samples(RETAIN[0].float(), RETAIN[1])
+    for seed in (0, 3):
+        start = training.run(data, seed=seed)
+        for given in (training, None):
+            new, old = fresh(start, given, seed)
+            again, _ = fresh(start, given, seed)
+            assert not old
+            for weight, same_draw, begun in zip(new.parameters(), again.parameters(), start.parameters(), strict=True):
+                assert torch.equal(weight, same_draw)
+                assert not bool((weight == begun).any())
 
 
 def test_bad_teacher_takes_a_share_of_retain() -> None:

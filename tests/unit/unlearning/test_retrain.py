@@ -74,6 +74,28 @@ def test_losses_of_each_epoch(problem, model: nn.Module) -> None:
     assert [step.iteration for step in result.history] == [1, 2, 3]
 
 
+def test_epochs_end_where_the_training_s_do(problem) -> None:
+    """Batch-norm lets the 49th row join the third batch, and an epoch is three steps."""
+    kept = Samples(*problem.kept).rows(range(49))
+    training = Training(network, Recipe(4, 16, 3e-3))
+    result = Retrain()(network(), problem.forget, retain=kept, training=training, seed=5)
+    assert (len(result.history), result.iterations, result.evaluations) == (4, 4, 12)
+    losses, heights = [], []
+
+    class Heard(nn.Sequential):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            logits = super().forward(inputs)
+            rows = [int((kept.inputs == row).all(1).nonzero()) for row in inputs]
+            losses.append(float(nn.functional.cross_entropy(logits, kept.labels[rows], reduction="sum")))
+            heights.append(len(rows))
+            return logits
+
+    train(lambda: Heard(*network()), kept, training.recipe, seed=5)
+    assert heights == [16, 16, 17] * 4
+    means = [sum(losses[at : at + 3]) / 49 for at in range(0, 12, 3)]
+    assert [step.objective for step in result.history] == pytest.approx(means, rel=1e-5)
+
+
 class Snapshots:
     """The loss on all data before each step."""
 
