@@ -82,8 +82,9 @@ ROWS: dict[str, Row] = {
     "retrain": row("retrain", Retrain, trains=True),
     "smu": row("smu", Smu, trains=True),
     "sisa": row("sisa", Sisa, trains=True, shards=2, slices=2),
-    "sisa-dp": row("sisa-dp", SisaDp, trains=True, shards=2, slices=2),
-    "sisa-dp-sgd": row("sisa-dp-sgd", SisaDpSgd, trains=True, shards=2, slices=2),
+    # so little noise that the strangers are learnt by heart, or there would be nothing to forget
+    "sisa-dp": row("sisa-dp", SisaDp, trains=True, shards=2, slices=2, sensitivity="assumed", epsilon=200.0),
+    "sisa-dp-sgd": row("sisa-dp-sgd", SisaDpSgd, trains=True, shards=1, slices=2, epsilon=200.0),
     "neggrad-plus, convolutions": row(
         "neggrad-plus", NegGradPlus, pictures=True, learning_rate=0.1, epochs=20, alpha=0.8
     ),
@@ -216,9 +217,6 @@ def test_forgets(method: Unlearner, task) -> None:
     result = call(method, task)
     x = task.forget[0]
     before, after = (m(x).softmax(1)[torch.arange(20), task.learnt].mean() for m in (task.model, result.model))
-    if isinstance(method, SisaDp | SisaDpSgd):
-        assert before < 0.9, "with noise nothing was known by heart"
-        return
     assert before > 0.9
     if not method.changes_weights:
         assert after == before

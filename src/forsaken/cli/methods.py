@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import re
 from typing import Annotated, Any
 
 import typer
@@ -13,6 +15,9 @@ from rich.table import Table
 from forsaken.errors import UnknownNameError
 
 app = typer.Typer(no_args_is_help=True, help="The unlearning methods: list them, and see what each needs.")
+
+# numpydoc: a section lasts to the next title, which is a line with dashes below it
+_NOTES = re.compile(r"^Notes\n-{5}\n(.*?)(?=^\S[^\n]*\n-{3,}$|\Z)", re.MULTILINE | re.DOTALL)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
@@ -42,7 +47,7 @@ def list_methods(as_json: AsJson = False) -> None:
 
 @app.command("show")
 def show(name: Annotated[str, typer.Argument(help="A method by name.")], as_json: AsJson = False) -> None:
-    """Explain a method: the data it needs and uses, its settings with defaults and ranges, and its paper.
+    """Explain a method: the data it needs and uses, its settings with defaults and ranges, its paper, and notes.
 
     The settings are those of [method] in a job file, and of forsaken.unlearn.
 
@@ -66,6 +71,8 @@ def show(name: Annotated[str, typer.Argument(help="A method by name.")], as_json
     }
     for title, text in told.items():
         console.print(f"{title}: {escape(text)}", highlight=False, soft_wrap=True)
+    for at, paragraph in enumerate(facts["notes"]):
+        console.print(("" if at else "notes: ") + escape(paragraph), highlight=False, soft_wrap=True)
     if not facts["settings"]:
         console.print("settings: none", highlight=False)
         return
@@ -92,9 +99,17 @@ def _facts(name: str) -> dict[str, Any]:
         "uses": list(about.uses),
         "upfront": about.upfront,
         "paper": about.paper,
+        "notes": _notes(method),
         "changes_weights": method.changes_weights,
         "settings": describe(method),
     }
+
+
+def _notes(method: type) -> list[str]:
+    """Return the paragraphs of a class's Notes, without line breaks; what a method promises stands there."""
+    found = _NOTES.search(inspect.getdoc(method) or "")
+    paragraphs = found.group(1).strip().split("\n\n") if found else []
+    return [" ".join(each.split()).replace("``", "`") for each in paragraphs]
 
 
 def _default(value: object) -> str:

@@ -91,7 +91,7 @@ def train(
         network = _laid_out(build().to(place), torch.channels_last if place.type == "cuda" else None)
         network.train()
         optimiser = _optimiser(network, recipe)
-        an_epoch = len(_batches(torch.arange(len(data)), recipe.batch_size, network))
+        an_epoch = steps_of(len(data), recipe, network)
         step, steps = 0, recipe.epochs * an_epoch if steps is None else steps
         epochs = -(-steps // an_epoch)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: rate_at(recipe, step, steps))
@@ -117,6 +117,15 @@ def train(
                 raise NonFiniteError(f"the training loss is {loss.item()} in epoch {epoch + 1}; lower the rate")
             progress(Tick(stage, step, steps, f"epoch {epoch + 1} of {epochs}"))
     return _laid_out(network, torch.contiguous_format).eval()
+
+
+def steps_of(count: int, recipe: Recipe, network: nn.Module) -> int:
+    """Return how many steps `train` takes for one epoch over `count` samples; the network's layers play a part.
+
+    >>> steps_of(9, Recipe(1, 4, 1e-3), nn.Linear(2, 2)), steps_of(9, Recipe(1, 4, 1e-3), nn.BatchNorm1d(2))
+    (3, 2)
+    """
+    return len(_batches(torch.arange(count), recipe.batch_size, network))
 
 
 def usable_device(device: str | torch.device) -> torch.device:

@@ -35,8 +35,8 @@ def unlearn(
         Maps a batch to logits (samples x classes; a single column is read as two classes).
     forget : inputs, or pair (inputs, labels)
         D, what is to be forgotten. Inputs are tensors, NumPy arrays, nests of dictionaries and tuples of them, a
-        Dataset or a DataLoader; a pair is always read as (inputs, labels). Labels are needed only for
-        ``target="corrected"``.
+        Dataset or a DataLoader; a pair is always read as (inputs, labels). Which methods need the labels
+        is told by ``forsaken methods list``; the default one does for ``target="corrected"`` alone.
     reference : inputs, optional
         X_n, samples like these that the model was never trained on; not needed with ``targets=`` or
         ``target="uniform"``.
@@ -56,12 +56,13 @@ def unlearn(
     progress : bool or callable
         Show a bar, or tell a function of each `Tick`.
     **settings
-        Settings of the method; see `Forsaken`.
+        Settings of the method; see ``forsaken methods show NAME``, or its class in `forsaken.METHODS`.
 
     Returns
     -------
     Unlearned
-        With `model`, `mask`, `history`, `seconds`, `iterations`, `stopped` and `notes`.
+        With `model`, `history`, `seconds`, `iterations`, `stopped` and `notes`; `mask` is there for methods that make
+        one, such as the default.
 
     Examples
     --------

@@ -127,6 +127,11 @@ class Course:
         for rows in torch.split(order, self._cuts(len(data))):
             yield data.rows(rows)
 
+    def in_order(self, data: Batch) -> Iterator[Batch]:
+        """Return the batches in the data's own order: what is only measured draws nothing."""
+        for rows in torch.split(torch.arange(len(data), device=self.adapter.device), self._cuts(len(data))):
+            yield data.rows(rows)
+
     def pairs(self, one: Batch, two: Batch) -> Iterator[tuple[Batch, Batch]]:
         """Return one epoch of batches of two sets side by side; the smaller set starts again when it ends."""
         first, second = self._endless(one), self._endless(two)

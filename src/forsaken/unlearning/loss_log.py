@@ -13,6 +13,8 @@ from forsaken.data.nest import map_nest
 from forsaken.data.samples import Samples
 from forsaken.errors import NonFiniteError
 from forsaken.models.logits import PREDICT_BATCH, evaluation, predict_logits
+from forsaken.models.train import steps_of
+from forsaken.recipe import Recipe
 from forsaken.unlearning.base import Step
 from forsaken.unlearning.request import Request
 from forsaken.unlearning.sets import labelled
@@ -32,14 +34,14 @@ class LossLog:
         D.
     known : int tensor, shape (|D|,)
         The labels that D's loss is told against.
-    batch_size : int
+    recipe : Recipe
         Of the training.
     """
 
-    def __init__(self, data: Samples, forget: Samples, known: Tensor, batch_size: int) -> None:
+    def __init__(self, data: Samples, forget: Samples, known: Tensor, recipe: Recipe) -> None:
         self._count, self._labels = len(data), data.labels
         self._forget, self._known = forget, known
-        self._an_epoch = -(-len(data) // batch_size)
+        self._recipe, self._an_epoch = recipe, 1
         self._handle: RemovableHandle | None = None
         self._logits: Tensor | None = None
         self._steps = 0
@@ -58,6 +60,7 @@ class LossLog:
         def note(_: nn.Module, __: object, logits: Tensor) -> None:
             self._logits = logits.detach()
 
+        self._an_epoch = steps_of(self._count, self._recipe, network)
         self._handle = network.register_forward_hook(note)
         return network
 

@@ -60,7 +60,7 @@ class Retrain(Unlearner):
         _check_same_kind(sketch, student)
         kind = LogitModel(sketch).dtype
         forget, kept = (Samples(_as_kind(part.inputs, kind), part.labels) for part in (request.forget, retain))
-        log = LossLog(kept, forget, known, training.recipe.batch_size)
+        log = LossLog(kept, forget, known, training.recipe)
         try:
             network = train(
                 lambda: log.attach(training.build()),

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from forsaken._checks import Problems
-from forsaken.models.logits import predict_logits
+from forsaken.models.logits import evaluation, predict_logits
 from forsaken.unlearning.base import About, Details
 from forsaken.unlearning.descent import Descent, course
 from forsaken.unlearning.losses import divergence
@@ -72,7 +72,7 @@ class Scrub(Descent):
                     near, loss = divergence(batch.taught, logits), cross_entropy(logits, batch.labels)
                     way.step(self.gamma * loss + self.alpha * near, anchor=loss, penalty=near)
                 if epoch >= self.ascent_epochs:  # the curve shows whether what was forgotten comes back
-                    with torch.no_grad():
-                        for batch in way.batches(forget):
+                    with evaluation(student), torch.no_grad():
+                        for batch in way.in_order(forget):
                             way.note(distance=divergence(batch.taught, way.logits(batch)))
         return way.details({"ascent_epochs": self.ascent_epochs}, passes=self.ascent_epochs + 1)

@@ -19,7 +19,7 @@ from forsaken.data.samples import Samples
 from forsaken.errors import InputError, ModelError, NonFiniteError
 from forsaken.models.linear import LinearModel
 from forsaken.models.logits import LogitModel
-from forsaken.models.train import Training, train
+from forsaken.models.train import Training, steps_of, train
 from forsaken.types import Progress, silent
 from forsaken.unlearning.base import About, Details
 from forsaken.unlearning.loss_log import LossLog, check_finite, learnt
@@ -127,10 +127,10 @@ class Smu(UpfrontUnlearner):
         rate = record.recipe.learning_rate if self.learning_rate is None else self.learning_rate
         recipe = replace(record.recipe, epochs=1, schedule="constant", learning_rate=rate)
         forget = Samples(adapter.place(request.forget.inputs))
-        log = LossLog(kept, forget, known, recipe.batch_size)
-        steps = -(-len(retain) // recipe.batch_size)
+        log = LossLog(kept, forget, known, recipe)
+        steps = steps_of(len(retain), recipe, student)
         try:
-            with _subtracting(student, record, steps):
+            with _subtracting(adapter, record, steps):
                 train(
                     lambda: log.attach(adapter),
                     kept,
@@ -180,25 +180,34 @@ def record_of(model: nn.Module) -> Record:
 
 
 @contextmanager
-def _subtracting(student: nn.Module, record: Record, steps: int) -> Iterator[None]:
-    """Take one part in `steps` of the record out of the weights before each training step."""
-    weights = dict(student.named_parameters())
+def _subtracting(adapter: LogitModel, record: Record, steps: int) -> Iterator[None]:
+    """Take one part in `steps` of the record out of the model's weights before each training step.
+
+    The steps are told by the calls of the adapter: the training makes one a step, while what becomes of the model in
+    it is the user's `forward`'s affair, which may call only parts of it, or call it twice.
+    """
+    weights = dict(adapter.model.named_parameters())
     for name, part in record.parts.items():
         if name not in weights or weights[name].shape != part.shape:
             raise ModelError(f"the record has a parameter {name} of shape {tuple(part.shape)} that the model has not")
     pairs = [(weights[name], part.to(weights[name]) / steps) for name, part in record.parts.items()]
+    taken = 0
 
     def subtract(network: nn.Module, _: Any) -> None:
+        nonlocal taken
         if network.training:
+            taken += 1
             with torch.no_grad():
                 for weight, part in pairs:
                     weight.sub_(part)
 
-    handle = student.register_forward_pre_hook(subtract)
+    handle = adapter.register_forward_pre_hook(subtract)
     try:
         yield
     finally:
         handle.remove()
+    if taken != steps:
+        raise ModelError(f"{taken} of {steps} parts of the record were taken out of the weights; report this as a bug")
 
 
 def _mask(watched: Tensor | None, count: int) -> Tensor:

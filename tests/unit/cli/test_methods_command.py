@@ -115,11 +115,14 @@ def test_a_method_without_settings_says_so() -> None:
     assert json.loads(run("show", "retrain", "--json").stdout)["settings"] == []
 
 
-def test_what_epsilon_covers_is_told() -> None:
-    told = run("show", "sisa-dp").stdout
-    assert "With \"assumed\" a network may survive, but nothing proves the assumption for one" in told
-    assert "keep the seed secret" in run("show", "sisa-dp-sgd").stdout
-    assert json.loads(run("show", "sisa-dp", "--json").stdout)["notes"][0].startswith("What that guarantees")
+@pytest.mark.parametrize(("name", "words"), [("sisa-dp", '"assumed"'), ("sisa-dp-sgd", "`epsilon_spent`")])
+def test_what_epsilon_covers_is_told(name: str, words: str) -> None:
+    shown, notes = run("show", name).stdout, json.loads(run("show", name, "--json").stdout)["notes"]
+    assert words in notes[0]
+    assert "spent" in notes[0]
+    assert "ε" in notes[0]
+    assert f"\nnotes: {notes[0]}\n" in shown
+    assert all(f"{paragraph}\n" in shown for paragraph in notes)
 
 
 def test_a_method_without_notes_has_none() -> None:

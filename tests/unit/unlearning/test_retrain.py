@@ -86,7 +86,7 @@ def test_epochs_end_where_the_training_s_do(problem) -> None:
         def forward(self, inputs: torch.Tensor) -> torch.Tensor:
             logits = super().forward(inputs)
             rows = [int((kept.inputs == row).all(1).nonzero()) for row in inputs]
-            losses.append(float(nn.functional.cross_entropy(logits, kept.labels[rows], reduction="sum")))
+            losses.append(float(nn.functional.cross_entropy(logits.detach(), kept.labels[rows], reduction="sum")))
             heights.append(len(rows))
             return logits
 

@@ -206,6 +206,71 @@ def test_a_shard_without_rows_has_no_vote_and_remembers_nothing() -> None:
         method(result.model, result.model.standing.ledger.data.inputs)
 
 
+@pytest.mark.parametrize("space", [2e9, 0], ids=["checkpoints", "no checkpoints"])
+def test_rows_that_no_step_had_used_leave_the_books_and_no_weight_moves(tmp_path: Path, space: float) -> None:
+    method = Sisa(shards=2, slices=30, space=space)
+    training = Training(lambda: mlp((6, 3)), Recipe(epochs=1, batch_size=16, learning_rate=1e-2))
+    model = method.prepare(training, DATA, seed=0, folder=tmp_path).model
+    ledger = model.standing.ledger
+    unused = 0
+    for at in range(len(DATA)):
+        shard, slice_ = int(ledger.shard[at]), int(ledger.slice[at])
+        later = plan(ledger.sizes(shard), 1, 16)[slice_ - 1 :]
+        result = method(model, ledger.data.inputs[at : at + 1])
+        assert len(result.model.standing.ledger.data) == len(DATA) - 1
+        assert ledger.keys[at] not in result.model.standing.ledger.keys
+        # the answer by another way: a request whose every shard is taught from its beginning
+        again = fresh(training, result.model, shard)
+        assert states_equal(result.model.constituents[shard], again)
+        if any(stage.steps for stage in later) or not states_equal(model, result.model):
+            assert result.stopped == "iterations"
+            continue
+        unused += 1
+        assert result.stopped == "not-memorised"
+        assert any("no step had used the samples" in note for note in result.notes)
+        assert not any("still remember" in note for note in result.notes), "no checkpoint remembers it"
+        assert result.details.facts["shards_retrained"] == result.details.facts["longest_shard_seconds"] == 0
+        assert result.model.standing.trainings == model.standing.trainings, "and nothing was spent or written"
+        assert result.model.bytes == model.bytes
+        # the next request goes on from its checkpoints, and is as exact as ever
+        other = int(np.flatnonzero((ledger.shard == shard) & (ledger.slice < 9))[-1])
+        following = method(result.model, ledger.data.inputs[other : other + 1]).model
+        assert states_equal(following.constituents[shard], fresh(training, following, shard))
+    assert unused == 6
+
+
+def fresh(training: Training, model: SisaEnsemble, shard: int) -> nn.Module:
+    """Train a shard on the rows that are left, from new weights, stage after stage."""
+    ledger, recipe = model.standing.ledger, training.recipe
+    with torch_seed(ledger.start_seed(shard)):
+        net = training.build()
+    stages = plan(ledger.sizes(shard), recipe.epochs, recipe.batch_size)
+    for stage, seed in zip(stages, ledger.stage_seeds(shard), strict=True):
+        if stage.steps:
+            net = train(
+                lambda net=net: net, ledger.of(shard).rows(range(stage.rows)), recipe, seed=seed, steps=stage.steps
+            )
+    return net
+
+
+def test_the_only_row_of_a_shard_that_batch_norm_could_not_train_is_forgotten() -> None:
+    method = Sisa(shards=3, slices=1)
+    model = method.prepare(TRAINING, samples(5), seed=0).model
+    (alone,) = (shard for shard in range(3) if len(model.standing.ledger.of(shard)) == 1)
+    result = method(model, model.standing.ledger.of(alone).inputs)
+    assert result.stopped == "not-memorised"
+    assert result.model.standing.ledger.voters == {0, 1, 2} - {alone}
+    assert any("1 of 3 shards have no rows left and no vote" in note for note in result.notes)
+
+
+def test_the_seconds_of_the_longest_shard_are_told(ensemble: SisaEnsemble) -> None:
+    result = METHOD(ensemble, torch.cat([rows_of(ensemble, shard, 1).inputs[:1] for shard in range(3)]))
+    seconds = [step.seconds for step in result.history]
+    assert len(seconds) == 3
+    assert result.details.facts["longest_shard_seconds"] == max(seconds)
+    assert 0 < max(seconds) < sum(seconds) <= result.seconds, "here they were trained one after the other"
+
+
 def by_hand(logits: Tensor) -> list[list[float]]:
     """Count votes in plain Python."""
     found = []

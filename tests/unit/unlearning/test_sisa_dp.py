@@ -80,6 +80,41 @@ def test_running_statistics_are_noised_and_stay_usable() -> None:
     assert found["1.num_batches_tracked"] == state["1.num_batches_tracked"]
 
 
+class Counting(nn.Module):
+    """Remembers the mean of what it was shown, in a buffer of its own."""
+
+    def __init__(self, buffer: torch.Tensor) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+        self.register_buffer("shown", buffer)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.shown += x.detach().mean(0).to(self.shown.dtype) if self.shown.is_floating_point() else len(x)
+        return self.layer(x)
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.int64], ids=str)
+def test_buffers_that_training_moves_are_refused_and_leave_no_file(tmp_path, kind: torch.dtype) -> None:
+    training = Training(lambda: Counting(torch.zeros(6, dtype=kind)), RECIPE)
+    with pytest.raises(ModelError, match=r"training moves shown, .* without noise; use a network .*or sisa"):
+        SisaDp(shards=2, slices=2).prepare(training, DATA, seed=0, folder=tmp_path)
+    assert not list(tmp_path.iterdir()), "checkpoints without noise"
+    still = Training(lambda: nn.Sequential(mlp((6, 3)), nn.BatchNorm1d(3), nn.Hardtanh()), RECIPE)
+    SisaDp(shards=2, slices=2).prepare(still, DATA, seed=0)
+
+
+def test_tied_weights_are_noised_under_every_name() -> None:
+    start = nn.Sequential(nn.Linear(50, 50, bias=False), nn.Linear(50, 50, bias=False))
+    start[1].weight = start[0].weight
+    state = {name: value.detach() + 0.01 for name, value in start.state_dict().items()}
+    found = published(start, state, 1.0, 5.0, np.random.default_rng(0))
+    assert torch.equal(found["0.weight"], found["1.weight"])
+    # the update has the norm 0.01 · √2500 = 0.5, counted once, so nothing is cut
+    noise = (found["1.weight"] - state["1.weight"]).detach()
+    assert float(noise.std()) == pytest.approx(5.0, rel=0.05)
+
+
 def update(model: nn.Module, shard: int, start: nn.Module) -> torch.Tensor:
     then = dict(start.named_parameters())
     return torch.cat([(p - then[name]).flatten() for name, p in model.constituents[shard].named_parameters()]).detach()
@@ -301,6 +336,46 @@ def test_forgetting_is_exact_with_private_training_too() -> None:
     assert first.details.facts["stages_retrained"] == 1
     assert second.details.facts["stages_retrained"] == 4
     assert second.details.facts["epsilon_spent"] > first.details.facts["epsilon_spent"], "more steps spend more"
+
+
+def test_a_request_does_not_share_the_noise_of_the_training_before() -> None:
+    # one step on everybody: the models differ by the noise of two steps, or by what the noise should have hidden
+    draw = torch.Generator().manual_seed(0)
+    wide = Samples(torch.randn(16, 2000, generator=draw), torch.arange(16) % 3)
+    training = Training(lambda: nn.Linear(2000, 3), Recipe(1, 16, 0.5, optimiser="sgd"))
+    method = SisaDpSgd(shards=1, slices=1, clip=0.3)
+    model = method.prepare(training, wide, seed=1).model
+    one, two = (method(model, wide.inputs[at : at + 1]) for at in (0, 1))
+    assert model.standing.teacher.plan((16,), (16,)) == (Stage(16, 16, 1, 16, 1.0),)
+    sigma = one.details.facts["noise_multiplier"] * 0.3 / 16 * 0.5 * 1.9  # Nesterov's first step is 1 + 0.9
+    weights = [each.constituents[0].weight.detach() for each in (model, one.model, two.model)]
+    for a, b in ((0, 1), (0, 2), (1, 2)):
+        assert float((weights[a] - weights[b]).std()) == pytest.approx(math.sqrt(2) * sigma, rel=0.05)
+    again = method(model, wide.inputs[:1])
+    assert fingerprint(again.model) == fingerprint(one.model)
+
+
+def test_noise_and_draws_follow_the_rows_of_a_stage_and_of_those_before() -> None:
+    method = private()
+    model = method.prepare(Training(lambda: mlp((6, 3)), RECIPE), DATA, seed=1).model
+    ledger, teacher = model.standing.ledger, model.standing.teacher
+    gone = np.flatnonzero((ledger.shard == 0) & (ledger.slice == 3))[:1]
+    before, after = ([teacher.seeds(books, shard) for shard in (0, 1)] for books in (ledger, ledger.without(gone)))
+    assert [a == b for a, b in zip(before[0], after[0], strict=True)] == [True, True, False, False]
+    assert before[1] == after[1]
+    assert len({*before[0], *before[1], *after[0]}) == 4 + 4 + 2
+
+
+def test_a_private_request_that_no_step_had_used_spends_nothing() -> None:
+    method = SisaDpSgd(shards=1, slices=16)
+    training = Training(lambda: mlp((6, 3)), Recipe(1, 64, 1e-2))
+    model = method.prepare(training, samples(32), seed=0).model
+    sizes = model.standing.ledger.sizes(0)
+    assert model.standing.teacher.plan(sizes, sizes)[-1].steps == 0, "the last stage has no steps"
+    result = method(model, model.standing.ledger.of(0).inputs[-1:])
+    assert result.stopped == "not-memorised"
+    assert result.details.facts["epsilon_spent"] == method.epsilon_spent(model) <= 16.0
+    assert not any("have spent" in note for note in result.notes)
 
 
 def test_private_training_leaves_no_trace_of_opacus_behind() -> None:

@@ -294,7 +294,7 @@ def test_the_record_is_taken_out_once_however_the_model_is_called(forward: Any) 
 def test_a_record_that_is_not_taken_out_whole_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     data, model = make_data(), prepared(Training(network, RECIPES["adam"])).model
     monkeypatch.setattr(smu, "steps_of", lambda *_: 5)
-    with pytest.raises(ModelError, match="4 of 5 parts of the record were taken out .*report this as a bug"):
+    with pytest.raises(ModelError, match=r"4 of 5 parts of the record were taken out .*report this as a bug"):
         Smu()(model, data.rows(WATCHED), retain=data.rows(REST))
 
 

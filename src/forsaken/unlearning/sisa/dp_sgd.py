@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -25,14 +27,14 @@ from forsaken.unlearning.sisa.method import Sisa
 from forsaken.unlearning.sisa.shards import Ledger, Stage, labels_of
 from forsaken.unlearning.sisa.training import Teacher
 
-_DRAW = 45  # a purpose of the seed
+_DRAW, _ROWS = 45, 46  # purposes of the seed
 _MOMENTUM = 0.9
 _UNFIT = "the network cannot be trained by DP-SGD ({}); use sisa or sisa-dp"
 
 
 @dataclass(frozen=True, kw_only=True)
 class SisaDpSgd(Sisa):
-    """SISA whose constituents are trained by DP-SGD, so that the whole ensemble is (ε, δ)-differentially private.
+    """SISA whose constituents are trained by DP-SGD, so that the ensemble is (ε, δ)-private, given how rows were dealt.
 
     Every step draws each row of the stage by chance, cuts each sample's gradient to the norm `clip` and adds noise to
     their sum (Abadi et al., "Deep Learning with Differential Privacy", 2016), by Opacus with ghost clipping. The noise
@@ -48,10 +50,14 @@ class SisaDpSgd(Sisa):
 
     Notes
     -----
-    Neighbours are data sets that differ in one sample. A request trains the touched shards again from a checkpoint with
-    the same noise, and both models have been seen: the samples left in such a shard have spent more than ε, and
-    `epsilon_spent` tells how much, from the accountant over all steps so far. Which rows were forgotten is not hidden.
-    Random numbers come from torch's own generator by the seed, so keep the seed secret.
+    What holds is (ε, δ) given the dealing, for one row of its shard being there or not. It does not hold between
+    data sets of n and n + 1 rows that are dealt anew, since every shard is then dealt otherwise, nor for replacing a
+    row, which moves a step by up to 2·clip. A request trains the touched shards again from a checkpoint, with fresh
+    noise in every stage whose rows are others than before, and both models have been seen: the samples left in such a
+    shard have spent more than ε, and `epsilon_spent` tells how much, from the accountant over all steps of this model
+    and those that it came from. Requests made of one and the same model do not count each other; who publishes both
+    results has spent more. Which rows were forgotten is not hidden. Random numbers come from torch's own generator by
+    the seed, so keep the seed secret.
     """
 
     about: ClassVar[About] = About(
@@ -96,6 +102,8 @@ class SisaDpSgd(Sisa):
         }
 
     def _told(self, facts: Mapping[str, Any]) -> list[str]:
+        if facts["epsilon_spent"] <= self.epsilon:
+            return []
         return [
             f"the samples left in the shards that were trained again have spent ε = {facts['epsilon_spent']:.2f} at "
             f"δ = {self.delta:g}, not {self.epsilon:g}: the model before and this one together tell more than each"
@@ -104,7 +112,7 @@ class SisaDpSgd(Sisa):
 
 @dataclass(frozen=True, slots=True)
 class Private:
-    """Trains a stage by DP-SGD, with the same noise in every stage."""
+    """Trains a stage by DP-SGD, with as much noise in every stage."""
 
     training: Training
     noise: float
@@ -113,6 +121,21 @@ class Private:
     def plan(self, sizes: tuple[int, ...], dealt: tuple[int, ...]) -> tuple[Stage, ...]:
         """Return the stages, as long as when the rows were dealt."""
         return private_plan(sizes, dealt, self.training.recipe.epochs, self.training.recipe.batch_size)
+
+    def seeds(self, ledger: Ledger, shard: int) -> tuple[int, ...]:
+        """Return a seed for each stage that follows its rows.
+
+        Noise that two trainings share would cancel in the difference of their models, and the accountant counts on
+        noise that they do not share. Stages with the same rows have the same seed, so that going on from a checkpoint
+        still gives what training from the beginning does.
+        """
+        digest, found = hashlib.blake2b(digest_size=16), []
+        for slice_, seed in enumerate(ledger.stage_seeds(shard), start=1):
+            for at in np.flatnonzero((ledger.shard == shard) & (ledger.slice == slice_)):
+                digest.update(ledger.keys[at])
+            rows = int.from_bytes(digest.copy().digest(), "big")
+            found.append(int(generator(seed, _ROWS, rows).integers(2**32)))
+        return tuple(found)
 
     def build(self) -> nn.Module:
         """Return a new network that DP-SGD can train: group-norm in place of batch-norm."""

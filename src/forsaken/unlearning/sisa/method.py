@@ -24,7 +24,7 @@ from forsaken.unlearning.base import About, Details, Step, stopwatch
 from forsaken.unlearning.request import Request
 from forsaken.unlearning.settings import number, other, whole
 from forsaken.unlearning.sisa.ensemble import SisaEnsemble, Standing
-from forsaken.unlearning.sisa.shards import Ledger, Rows, deal, labels_of
+from forsaken.unlearning.sisa.shards import Ledger, Rows, Stage, deal, labels_of
 from forsaken.unlearning.sisa.store import Checkpoint, State, Store, clear_drafts, kept_stages, packed
 from forsaken.unlearning.sisa.training import Plain, Task, Taught, Teacher, new_network, teach
 from forsaken.unlearning.upfront import Cost, Readied, UpfrontUnlearner
@@ -39,8 +39,9 @@ class Sisa(UpfrontUnlearner):
 
     The training data are dealt to shards, each of which trains a network of its own, slice after slice, with a
     checkpoint after each; the networks vote. To forget, each shard that held a sample goes back to the last checkpoint
-    before it and trains on without it. The result is bit for bit the ensemble that never had the samples: forgetting is
-    exact, and paid for with storage and with weaker constituents (Bourtoule et al., "Machine Unlearning", 2021).
+    before it and trains on without it. The result is bit for bit the ensemble that was dealt the same rows and never
+    had the samples: forgetting is exact, and paid for with storage and with weaker constituents (Bourtoule et al.,
+    "Machine Unlearning", 2021).
 
     Parameters
     ----------
@@ -59,7 +60,9 @@ class Sisa(UpfrontUnlearner):
     A stage lasts 2·epochs / (slices + 1) epochs, so that samples are passed as often as in plain training. Its
     optimiser is new, since checkpoints hold weights alone, and the recipe's schedule runs once a stage. The model of a
     request belongs to a new generation of files; those of the model handed over stay until
-    ``old.discard(new)`` deletes what the new one does not use.
+    ``old.discard(new)`` deletes what the new one does not use. With few epochs and many slices some stages have no
+    steps; a sample that no step has used leaves the books, and the weights stay. The fact `longest_shard_seconds` is
+    what a request takes at least where every shard has a machine of its own; locally they train one after the other.
     """
 
     about: ClassVar[About] = About(
@@ -114,9 +117,8 @@ class Sisa(UpfrontUnlearner):
                 checkpoints=({},) * self.shards,
                 trainings=((),) * self.shards,
             )
-            taught = self._teach(standing, ledger, dict.fromkeys(range(self.shards), 1), None, progress)
-            ensemble = SisaEnsemble(_networks(standing, training), _later(standing, ledger, taught))
-            self._load(ensemble, taught, seed)
+            ensemble = SisaEnsemble(_networks(standing, training), standing)
+            self._teach(ensemble, ledger, dict.fromkeys(range(self.shards), 1), None, seed, progress)
         return Readied(ensemble.eval(), Cost(clock.seconds, ensemble.bytes, standing.full_bytes))
 
     def run(self, student: nn.Module, request: Request) -> Details:
@@ -132,9 +134,7 @@ class Sisa(UpfrontUnlearner):
         if len(rows) == len(old.ledger.shard):
             raise InputError("forget holds all training data, so no shard would be left; delete the model instead")
         ledger = old.ledger.without(rows)
-        taught = self._teach(old, ledger, _first_stages(old, rows), rows, request.progress)
-        student.standing = _later(old, ledger, taught)
-        self._load(student, taught, request.seed)
+        taught = self._teach(student, ledger, _first_stages(old, ledger, rows), rows, request.seed, request.progress)
         steps = sum(done.steps for done in taught)
         rate = old.teacher.training.recipe.learning_rate
         history = tuple(
@@ -145,6 +145,7 @@ class Sisa(UpfrontUnlearner):
             "shards_retrained": len(taught),
             "stages_retrained": sum(ledger.slices - done.first + 1 for done in taught),
             "samples_passed": sum(done.passes for done in taught),
+            "longest_shard_seconds": max((done.seconds for done in taught), default=0.0),
             "rows_forgotten": len(rows),
             "slices": ledger.slices,
             "bytes": student.bytes,
@@ -152,8 +153,11 @@ class Sisa(UpfrontUnlearner):
             "old_bytes": sum(each.bytes for each in _files(old) - _files(student.standing)),
             **self._facts(student.standing),
         }
-        notes = [*self._notes(student.standing, rows, request), *self._told(facts)]
-        return Details("iterations", len(history), max(steps, len(history)), history, None, facts, tuple(notes))
+        notes = [*self._notes(ledger, facts, request), *self._told(facts)]
+        if not taught:
+            notes.insert(0, "no step had used the samples, so the weights are as they were; the books are without them")
+        stopped = "iterations" if taught else "not-memorised"
+        return Details(stopped, len(history), max(steps, len(history)), history, None, facts, tuple(notes))
 
     def _teacher(self, training: Training, ledger: Ledger) -> Teacher:  # noqa: ARG002 (for those who plan ahead)
         """Return how constituents are trained."""
@@ -172,14 +176,24 @@ class Sisa(UpfrontUnlearner):
         return []
 
     def _teach(
-        self, standing: Standing, ledger: Ledger, first: dict[int, int], gone: Rows | None, progress: Progress
+        self,
+        ensemble: SisaEnsemble,
+        ledger: Ledger,
+        first: dict[int, int],
+        gone: Rows | None,
+        seed: int,
+        progress: Progress,
     ) -> list[Taught]:
         """Train shards from their first stage on, with the ledger's rows; leave no file behind if that fails."""
+        standing = ensemble.standing
+        if not first:
+            ensemble.standing = _later(standing, ledger, ())
+            return []
         with _generation(standing) as folder:
             tasks = [_task(standing, ledger, shard, stage, gone, folder) for shard, stage in first.items()]
             local = self.engine == "local"
             on_gpu = usable_device(standing.teacher.training.device).type == "cuda"
-            return fan_out(
+            taught = fan_out(
                 # a progress function cannot follow a task to another process
                 partial(teach, progress=progress) if local else teach,
                 tasks,
@@ -189,10 +203,10 @@ class Sisa(UpfrontUnlearner):
                 progress=progress,
                 stage="shards",
             )
-
-    def _load(self, ensemble: SisaEnsemble, taught: Sequence[Taught], seed: int) -> None:
-        for done in taught:
-            ensemble.constituents[done.shard].load_state_dict(self._publish(done, ensemble.standing, seed))
+            ensemble.standing = _later(standing, ledger, taught)
+            for done in taught:
+                ensemble.constituents[done.shard].load_state_dict(self._publish(done, ensemble.standing, seed))
+        return taught
 
     def _check_settings(self, standing: Standing) -> None:
         name = type(self).__name__
@@ -203,44 +217,53 @@ class Sisa(UpfrontUnlearner):
             told = ", ".join(f"{key}={standing.settings[key]!r}" for key in differing)
             raise SettingsError(f"the model was prepared with {told}; give {name} the same settings as then")
 
-    def _notes(self, standing: Standing, rows: Rows, request: Request) -> Iterator[str]:
-        ledger = standing.ledger
+    def _notes(self, ledger: Ledger, facts: Mapping[str, Any], request: Request) -> Iterator[str]:
+        rows = facts["rows_forgotten"]
         if ledger.slices < self.slices:
             yield f"each shard has {ledger.slices} slices, not {self.slices}: a slice holds at least one row"
-        if len(rows) > len(request.forget):
-            yield f"{len(rows)} rows of the training data equal the {len(request.forget)} samples; all were forgotten"
+        if rows > len(request.forget):
+            yield f"{rows} rows of the training data equal the {len(request.forget)} samples; all were forgotten"
         empty = ledger.shards - len(ledger.voters)
         if empty:
             yield f"{empty} of {ledger.shards} shards have no rows left and no vote"
-        if standing.keep:
+        if facts["old_bytes"]:
             yield (
                 "checkpoints of the model handed over still remember what was forgotten; when it is no longer needed, "
                 "delete them with old.discard(new)"
             )
 
 
-def _first_stages(old: Standing, rows: Rows) -> dict[int, int]:
-    """Return the touched shards, each with the stage after its last checkpoint before its first forgotten row."""
+def _first_stages(old: Standing, ledger: Ledger, rows: Rows) -> dict[int, int]:
+    """Return the touched shards, each with the stage after its last checkpoint before its first forgotten row.
+
+    A shard is left out where no stage from that row on has steps, with it or without: its networks and checkpoints are
+    already those of a shard that never had the row.
+    """
     found = {}
     for shard in np.unique(old.ledger.shard[rows]).tolist():
         touched = rows[old.ledger.shard[rows] == shard]
         first = int(old.ledger.slice[touched].min())
-        found[shard] = 1 + max((stage for stage in old.checkpoints[shard] if stage < first), default=0)
+        plans = (_stages(old.teacher, books, shard) for books in (old.ledger, ledger))
+        if any(stage.steps for stages in plans for stage in stages[first - 1 :]):
+            found[shard] = 1 + max((stage for stage in old.checkpoints[shard] if stage < first), default=0)
     return found
 
 
+def _stages(teacher: Teacher, ledger: Ledger, shard: int) -> tuple[Stage, ...]:
+    return teacher.plan(ledger.sizes(shard), tuple(int(count) for count in ledger.dealt[shard].cumsum()))
+
+
 def _task(standing: Standing, ledger: Ledger, shard: int, first: int, gone: Rows | None, folder: Path) -> Task:
-    dealt = tuple(int(count) for count in ledger.dealt[shard].cumsum())
     was = standing.ledger
     return Task(
         shard=shard,
         teacher=standing.teacher,
         data=ledger.of(shard),
-        stages=standing.teacher.plan(ledger.sizes(shard), dealt),
+        stages=_stages(standing.teacher, ledger, shard),
         first=first,
         start=standing.checkpoints[shard].get(first - 1),
         start_seed=ledger.start_seed(shard),
-        stage_seeds=ledger.stage_seeds(shard),
+        stage_seeds=standing.teacher.seeds(ledger, shard),
         keep=standing.keep,
         folder=folder,
         forgotten=None if gone is None else was.data.rows(gone[was.shard[gone] == shard]),

@@ -15,6 +15,7 @@ from scipy.special import log_ndtr
 from torch import Tensor, nn
 
 from forsaken._random import generator
+from forsaken.errors import ModelError
 from forsaken.unlearning.base import About
 from forsaken.unlearning.settings import choice, number
 from forsaken.unlearning.sisa.ensemble import Standing
@@ -47,14 +48,18 @@ class SisaDp(Sisa):
 
     Notes
     -----
-    What that guarantees for a network: with "proven", (ε, δ)-differential privacy of each publication in any one sample
-    of its shard, whatever the network and the recipe. But the clip is on the whole update, not on a sample's part in
-    it, so at the defaults the noise has a deviation of 0.69·clip on *every* weight and a norm of 0.69·clip·√d: a
-    network of any size is lost in it. With "assumed" a network may survive, but nothing proves the assumption for one
-    (for strongly convex losses a bound that falls with n is a theorem, and the one that the method was made for): then
-    ε is a name for the amount of noise, not a guarantee. Shards are disjoint, so one ensemble spends (ε, δ); each later
-    request publishes the touched shards again, and their samples have spent k·(ε, δ) after k publications. Whoever
-    knows the seed can take the noise off, so keep it secret. Checkpoints and data are without noise: do not publish.
+    What that guarantees for a network: with "proven", (ε, δ)-differential privacy of each publication, given the
+    dealing, for replacing one row of its shard, whatever the recipe. It does not hold between data sets of n and n + 1
+    rows, since every shard is then dealt otherwise. A network with buffers that training moves, other than the running
+    statistics of norm layers, is refused: they would be published without noise. But the clip is on the whole update,
+    not on a sample's part in it, so at the defaults the noise has a deviation of 0.69·clip on *every* weight and a norm
+    of 0.69·clip·√d: a network of any size is lost in it. With "assumed" a network may survive, but nothing proves the
+    assumption for one (for strongly convex losses a bound that falls with n is a theorem, and the one that the method
+    was made for): then ε is a name for the amount of noise, not a guarantee. Shards are disjoint, so one ensemble
+    spends (ε, δ); each later request publishes the touched shards again, and their samples have spent k·(ε, δ) after k
+    publications, counted over this model and those that it came from. Requests made of one and the same model do not
+    count each other; who publishes both results has spent more. Whoever knows the seed can take the noise off, so keep
+    it secret. Checkpoints and data are without noise: do not publish.
     """
 
     about: ClassVar[About] = About(
@@ -110,20 +115,30 @@ def published(
     """Return a state whose update from `start` is cut to the norm `clip` and noised.
 
     The update is that of everything which data can move: trainable weights, and running statistics. Variances below
-    zero become zero, which costs no privacy.
+    zero become zero, which costs no privacy. A `ModelError` tells of any other entry that training moved.
     """
     was = start.state_dict()
     moved = _moved(start)
-    updates = {name: state[name].double() - was[name].double().cpu() for name in moved}
-    norm = math.sqrt(sum(float(update.square().sum()) for update in updates.values()))
+    names = {name for same in moved for name in same}
+    # how many batches a norm layer has seen follows from the number of rows, which replacing one leaves as it is
+    still = set(state) - names - set(_of_norms(start, "num_batches_tracked"))
+    bare = sorted(name for name in still if not torch.equal(state[name].cpu(), was[name].cpu()))
+    if bare:
+        raise ModelError(
+            f"training moves {', '.join(bare)}, which is no trainable weight and would be published without noise; use "
+            "a network whose only moving buffers are running_mean and running_var of norm layers, or sisa"
+        )
+    updates = [state[same[0]].double() - was[same[0]].double().cpu() for same in moved]
+    norm = math.sqrt(sum(float(update.square().sum()) for update in updates))
     scale = min(1.0, clip / norm) if norm else 1.0
     result = {name: value.clone() for name, value in state.items()}
-    for name, update in updates.items():
+    for same, update in zip(moved, updates, strict=True):
         noise = torch.from_numpy(np.asarray(draw.normal(0.0, deviation, tuple(update.shape))))
-        noised = was[name].double().cpu() + scale * update + noise
-        if name.endswith("running_var"):
+        noised = was[same[0]].double().cpu() + scale * update + noise
+        if same[0].endswith("running_var"):
             noised = noised.clamp_min(0.0)
-        result[name] = noised.to(state[name].dtype)
+        for name in same:
+            result[name] = noised.to(state[name].dtype)
     return result
 
 
@@ -149,10 +164,23 @@ def _delta(epsilon: float, deviation: float) -> float:
     return float(math.exp(log_ndtr(half - far)) - math.exp(epsilon + log_ndtr(-half - far)))
 
 
-def _moved(network: nn.Module) -> list[str]:
-    """Return the names of the floating-point entries of a state that training moves."""
-    names = [name for name, weight in network.named_parameters() if weight.requires_grad]
-    for path, part in network.named_modules():
-        if isinstance(part, nn.modules.batchnorm._NormBase) and part.track_running_stats:
-            names += [f"{path}.{kind}".lstrip(".") for kind in ("running_mean", "running_var")]
-    return names
+def _moved(network: nn.Module) -> list[list[str]]:
+    """Return the floating-point entries of a state that training moves, each with all names that it goes by."""
+    names: dict[int, list[str]] = {}
+    entries = network.state_dict(keep_vars=True)
+    for name, value in entries.items():
+        # tied weights are one tensor under several names; noise on one name alone would be overwritten by the next
+        names.setdefault(id(value), []).append(name)
+    trained = [weight for weight in network.parameters() if weight.requires_grad]
+    statistics = [entries[name] for name in _of_norms(network, "running_mean", "running_var")]
+    return [names[id(value)] for value in (*trained, *statistics)]
+
+
+def _of_norms(network: nn.Module, *kinds: str) -> list[str]:
+    """Return the names of the norm layers' statistics of these kinds, in a state."""
+    layers = [
+        path
+        for path, part in network.named_modules()
+        if isinstance(part, nn.modules.batchnorm._NormBase) and part.track_running_stats
+    ]
+    return [f"{path}.{kind}".lstrip(".") for path in layers for kind in kinds]

@@ -18,7 +18,7 @@ from forsaken.errors import ModelError, NonFiniteError
 from forsaken.models.logits import evaluation
 from forsaken.models.train import Training, train, usable_device
 from forsaken.types import Progress, Tick, silent
-from forsaken.unlearning.sisa.shards import Stage, plan
+from forsaken.unlearning.sisa.shards import Ledger, Stage, plan
 from forsaken.unlearning.sisa.store import Checkpoint
 
 _LOSS_BATCH = 512
@@ -33,6 +33,9 @@ class Teacher(Protocol):
 
     def plan(self, sizes: tuple[int, ...], dealt: tuple[int, ...]) -> tuple[Stage, ...]:
         """Return the stages of a shard whose slices 1 to i hold so many rows now, and held so many when dealt."""
+
+    def seeds(self, ledger: Ledger, shard: int) -> tuple[int, ...]:
+        """Return the seed of each of a shard's stages, which must follow from its rows up to that stage alone."""
 
     def build(self) -> nn.Module:
         """Return a new network."""
@@ -59,6 +62,10 @@ class Plain:
     def plan(self, sizes: tuple[int, ...], dealt: tuple[int, ...]) -> tuple[Stage, ...]:  # noqa: ARG002 (the protocol's)
         """Return the stages for the rows that there are now."""
         return plan(sizes, self.training.recipe.epochs, self.training.recipe.batch_size, least=self.least)
+
+    def seeds(self, ledger: Ledger, shard: int) -> tuple[int, ...]:
+        """Return the seeds of the dealing, whatever rows are left."""
+        return ledger.stage_seeds(shard)
 
     def build(self) -> nn.Module:
         """Return a new network."""
