@@ -40,11 +40,15 @@ format: $(READY)  ## put the code into the house format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY)  ## measure what the documents quote (about an hour, with a GPU for the pictures; FORSAKEN_DATA names the datasets' folder)
+bench: $(READY)  ## measure what the documents quote (hours, with a GPU for the pictures; FORSAKEN_DATA names the datasets' folder)
 	$(BIN)/python benchmarks/cost.py
 	$(BIN)/python benchmarks/digits.py
 	$(BIN)/python benchmarks/reuters.py
 	$(BIN)/python benchmarks/recipes.py
+	$(BIN)/python benchmarks/duplicates.py
+	$(BIN)/python benchmarks/baselines.py --task digits --tune 100-101
+	$(BIN)/python benchmarks/baselines.py --task digits-pictures --tune 100-101
+	$(BIN)/python benchmarks/baselines.py --task reuters-35-11 --tune 100-101
 	$(BIN)/python benchmarks/pruning.py --seeds 100
 	$(BIN)/python benchmarks/defaults.py --task digits --seeds 100-109
 	$(BIN)/python benchmarks/defaults.py --task reuters-35-11 --seeds 100-101
