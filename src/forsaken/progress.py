@@ -40,7 +40,11 @@ def bars() -> Iterator[Progress]:
                 tasks[tick.stage] = shown.add_task(tick.stage, total=tick.total, text="")
             shown.update(tasks[tick.stage], completed=tick.done, total=tick.total, text=tick.text)
 
-        yield report
+        try:
+            yield report
+        except BaseException:
+            shown.live.transient = True  # a bar that will never end is no help beside the error
+            raise
 
 
 @contextmanager

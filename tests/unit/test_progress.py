@@ -35,3 +35,14 @@ def test_a_function_is_told() -> None:
 def test_anything_else_is_refused() -> None:
     with pytest.raises(SettingsError, match="progress is 'yes'"), reporter("yes"):
         pass
+
+
+def test_bars_go_where_the_work_fails(capsys) -> None:
+    def work() -> None:
+        with reporter(True) as report:
+            report(Tick("forget", 1, 4))
+            raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        work()
+    assert "1/4" not in capsys.readouterr().err

@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from forsaken.bench.trial import Stage, View, prepare
-from forsaken.jobs.summary import by_class, layers, sample_table, top
+from forsaken.jobs.files import KIND, SCHEMA
+from forsaken.jobs.summary import by_class, layers, sample_table
 from forsaken.metrics import separation
 from forsaken.models.logits import posteriors
+from forsaken.oracles.shadow import top_posteriors
 from forsaken.provenance import provenance
 from forsaken.types import Progress, silent
 from forsaken.unlearning.base import Unlearned
@@ -19,7 +21,6 @@ from forsaken.unlearning.forsaken.method import Forsaken
 
 Array = np.ndarray[Any, Any]
 
-SCHEMA, KIND = 2, "forsaken.result"
 TASK = "digits"
 METHOD = Forsaken()
 
@@ -41,9 +42,9 @@ def run_demo(seed: int = 0, progress: Progress = silent) -> Demo:
     views = {"before": stage.before, "after": after, "retrained": retrained}
     models = {"before": stage.target, "after": unlearned.model, "retrained": stage.retrained}
     references = {name: posteriors(model, scenario.reference) for name, model in models.items()}
-    arrays = {f"{name}_reference": top(part) for name, part in references.items()}
+    arrays = {f"{name}_reference": top_posteriors(part) for name, part in references.items()}
     arrays |= {
-        f"{name}_{part}": top(getattr(view, part))
+        f"{name}_{part}": top_posteriors(getattr(view, part))
         for name, view in views.items()
         for part in ("forget", "kept", "test")
     }

@@ -9,6 +9,7 @@ from forsaken.errors import OutputError
 from forsaken.jobs.certificate import FILE
 from forsaken.jobs.settings import Job, Source
 
+SCHEMA, KIND = 2, "forsaken.result"  # of result.json
 CERTIFICATE = FILE
 RESULT, ARRAYS, REPORT = "result.json", "posteriors.npz", "report.html"
 RECORD_KEY, MASK = "records.key", "mask.safetensors"

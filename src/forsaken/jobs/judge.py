@@ -14,10 +14,10 @@ from forsaken.jobs.formats.base import Format
 from forsaken.jobs.formats.table import load_model
 from forsaken.jobs.sets import Sets, prepared_for
 from forsaken.jobs.settings import Job
-from forsaken.jobs.summary import by_class, top
+from forsaken.jobs.summary import by_class
 from forsaken.metrics import catastrophic_forgetting_rate, forgetting_rate, separation
 from forsaken.models.logits import Forward, posteriors
-from forsaken.oracles.shadow import OracleReport, ShadowOracle
+from forsaken.oracles.shadow import OracleReport, ShadowOracle, top_posteriors
 from forsaken.types import Progress, Tick
 
 Array = np.ndarray[Any, Any]
@@ -42,7 +42,9 @@ class Views:
 
     def arrays(self) -> dict[str, Array]:
         """Return the largest posteriors of each sample, for the pictures."""
-        return {f"{name}_{part}": top(rows) for name, view in self.named.items() for part, rows in view.items()}
+        return {
+            f"{name}_{part}": top_posteriors(rows) for name, view in self.named.items() for part, rows in view.items()
+        }
 
 
 def look(model: object, sets: Sets, forward: Forward | None, progress: Progress, done: int) -> dict[str, Array]:

@@ -19,7 +19,7 @@ from forsaken.jobs.certificate import FILE as CERTIFICATE
 from forsaken.jobs.certificate import Certificate, make_certificate
 from forsaken.jobs.chain import Chain, Link, extend, find_previous
 from forsaken.jobs.cleanup import clean
-from forsaken.jobs.files import ARRAYS, MASK, RECORD_KEY, RESULT, weights_name
+from forsaken.jobs.files import ARRAYS, KIND, MASK, RECORD_KEY, RESULT, SCHEMA, weights_name
 from forsaken.jobs.formats.table import load_model
 from forsaken.jobs.judge import STAGE, Views, doubts, look, numbers
 from forsaken.jobs.keys import key_warning, new_record_key, read_record_key, read_signing_key, write_record_key
@@ -36,8 +36,6 @@ from forsaken.types import Progress, Tick, silent
 from forsaken.unlearning.base import Unlearned
 from forsaken.unlearning.forsaken.claims import claim_of
 from forsaken.unlearning.table import build
-
-SCHEMA, KIND = 2, "forsaken.result"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""From posteriors and a mask to the numbers of a saved result. Nothing here shows what a record holds."""
+"""From posteriors and two models to the numbers of a saved result. Nothing here shows what a record holds."""
 
 from __future__ import annotations
 
@@ -10,14 +10,8 @@ import numpy as np
 from forsaken.errors import InputError
 from forsaken.models.logits import as_module
 from forsaken.models.weights import changes
-from forsaken.oracles.shadow import top_posteriors
 
 Array = np.ndarray[Any, Any]
-
-
-def top(posterior: Array) -> Array:
-    """Return each row's three largest posteriors (fewer where there are fewer classes), from large to small."""
-    return top_posteriors(posterior)
 
 
 def by_class(labels: Array, before: Array, after: Array, classes: int) -> dict[str, list[Any]] | None:

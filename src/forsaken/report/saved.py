@@ -14,9 +14,11 @@ import numpy as np
 from pydantic import BaseModel, ValidationError
 
 from forsaken.errors import OutputError
-from forsaken.report.schema import KIND, SCHEMA, Certificate, Result
+from forsaken.jobs.files import ARRAYS, CERTIFICATE, KIND, REPORT, RESULT, SCHEMA
+from forsaken.report.schema import Certificate, Result
 
-RESULT, ARRAYS, REPORT, CERTIFICATE = "result.json", "posteriors.npz", "report.html", "certificate.json"
+__all__ = ["ARRAYS", "CERTIFICATE", "REPORT", "RESULT", "Run", "read_run"]
+
 MODELS = ("before", "after", "retrained")
 PARTS = ("forget", "kept", "test", "reference")
 _REMEDY = "run the request again into a new folder, or restore the file"

@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-SCHEMA, KIND = 2, "forsaken.result"
 _MOST = 10**15  # more than any count of weights, and exact in a float
 _DEEP = 20  # tables within tables
 

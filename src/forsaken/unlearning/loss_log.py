@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +14,7 @@ from forsaken.data.nest import map_nest
 from forsaken.data.samples import Samples
 from forsaken.errors import NonFiniteError
 from forsaken.models.logits import PREDICT_BATCH, evaluation, predict_logits
-from forsaken.models.train import steps_of
+from forsaken.models.train import steps_of, train
 from forsaken.recipe import Recipe
 from forsaken.unlearning.base import Step
 from forsaken.unlearning.request import Request
@@ -39,7 +40,7 @@ class LossLog:
     """
 
     def __init__(self, data: Samples, forget: Samples, known: Tensor, recipe: Recipe) -> None:
-        self._count, self._labels = len(data), data.labels
+        self._data, self._count, self._labels = data, len(data), data.labels
         self._forget, self._known = forget, known
         self._recipe, self._an_epoch = recipe, 1
         self._handle: RemovableHandle | None = None
@@ -53,6 +54,28 @@ class LossLog:
     def steps(self) -> int:
         """How many steps were seen."""
         return self._steps
+
+    def train(
+        self, build: Callable[[], nn.Module], request: Request, *, device: str | torch.device, stage: str, rate: str
+    ) -> nn.Module:
+        """Train what `build` returns and log it; `rate` names what to lower where the training runs away."""
+        try:
+            network = train(
+                lambda: self.attach(build()),
+                self._data,
+                self._recipe,
+                seed=request.seed,
+                device=device,
+                observer=self,
+                progress=request.progress,
+                stage=stage,
+            )
+        except NonFiniteError as error:
+            raise NonFiniteError(f"{error}: lower {rate}") from error
+        finally:
+            self.detach()
+        _check_finite(network, self.history(), rate)
+        return network
 
     def attach(self, network: nn.Module) -> nn.Module:
         """Look at the answers of `network` from now on, until `detach`."""
@@ -126,8 +149,7 @@ def learnt(student: nn.Module, request: Request) -> tuple[Tensor, int]:
     return logits.argmax(1) if found is None else found, classes
 
 
-def check_finite(network: nn.Module, history: tuple[Step, ...], rate: str) -> None:
-    """Raise where a training ran away; `rate` names the learning rate to lower."""
+def _check_finite(network: nn.Module, history: tuple[Step, ...], rate: str) -> None:
     losses = [value for step in history for value in (step.objective, step.distance)]
     weights = all(bool(torch.isfinite(value).all()) for value in network.parameters())
     if not weights or not all(math.isfinite(loss) for loss in losses):

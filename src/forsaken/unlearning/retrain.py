@@ -11,12 +11,12 @@ from torch import nn
 from forsaken._random import torch_seed
 from forsaken.data.nest import Nest, map_nest
 from forsaken.data.samples import Samples
-from forsaken.errors import InputError, ModelError, NonFiniteError
+from forsaken.errors import InputError, ModelError
 from forsaken.models.linear import LinearModel
 from forsaken.models.logits import LogitModel
-from forsaken.models.train import Training, train
+from forsaken.models.train import Training
 from forsaken.unlearning.base import About, Details, Unlearner
-from forsaken.unlearning.loss_log import LossLog, check_finite, learnt
+from forsaken.unlearning.loss_log import LossLog, learnt
 from forsaken.unlearning.request import Request
 from forsaken.unlearning.sets import labelled
 
@@ -61,23 +61,9 @@ class Retrain(Unlearner):
         kind = LogitModel(sketch).dtype
         forget, kept = (Samples(_as_kind(part.inputs, kind), part.labels) for part in (request.forget, retain))
         log = LossLog(kept, forget, known, training.recipe)
-        try:
-            network = train(
-                lambda: log.attach(training.build()),
-                kept,
-                training.recipe,
-                seed=request.seed,
-                device=training.device,
-                observer=log,
-                progress=request.progress,
-                stage="retrain",
-            )
-        except NonFiniteError as error:
-            raise NonFiniteError(f"{error}: lower {_RATE}, {training.recipe.learning_rate:g}") from error
-        finally:
-            log.detach()
+        rate = f"{_RATE}, {training.recipe.learning_rate:g}"
+        network = log.train(training.build, request, device=training.device, stage="retrain", rate=rate)
         history = log.history()
-        check_finite(network, history, f"{_RATE}, {training.recipe.learning_rate:g}")
         student.load_state_dict(network.state_dict())
         facts = {"samples": len(retain), "epochs": training.recipe.epochs, "steps": log.steps}
         note = f"trained anew on {len(retain):,} samples; they must be all that remain of the training data"

@@ -16,13 +16,13 @@ from torch import Tensor, nn
 
 from forsaken.data.nest import as_kinds, leaves, row_keys, shape_of
 from forsaken.data.samples import Samples
-from forsaken.errors import InputError, ModelError, NonFiniteError
+from forsaken.errors import InputError, ModelError
 from forsaken.models.linear import LinearModel
 from forsaken.models.logits import LogitModel
 from forsaken.models.train import Training, steps_of, train
 from forsaken.types import Progress, silent
 from forsaken.unlearning.base import About, Details
-from forsaken.unlearning.loss_log import LossLog, check_finite, learnt
+from forsaken.unlearning.loss_log import LossLog, learnt
 from forsaken.unlearning.recorder import Record, Recorder
 from forsaken.unlearning.request import Request
 from forsaken.unlearning.sets import labelled
@@ -129,24 +129,11 @@ class Smu(UpfrontUnlearner):
         forget = Samples(adapter.place(request.forget.inputs))
         log = LossLog(kept, forget, known, recipe)
         steps = steps_of(len(retain), recipe, student)
-        try:
-            with _subtracting(adapter, record, steps):
-                train(
-                    lambda: log.attach(adapter),
-                    kept,
-                    recipe,
-                    seed=request.seed,
-                    device=adapter.device,
-                    observer=log,
-                    progress=request.progress,
-                    stage="subtract",
-                )
-        except NonFiniteError as error:
-            raise NonFiniteError(f"{error}: lower learning_rate, {rate:g}") from error
-        finally:
-            log.detach()
+        with _subtracting(adapter, record, steps):
+            log.train(
+                lambda: adapter, request, device=adapter.device, stage="subtract", rate=f"learning_rate, {rate:g}"
+            )
         history = log.history()
-        check_finite(student, history, f"learning_rate, {rate:g}")
         student.zero_grad(set_to_none=True)
         delattr(student, _NAME)
         facts = {

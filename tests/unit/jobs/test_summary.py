@@ -9,7 +9,7 @@ import pytest
 from torch import nn
 
 from forsaken.errors import InputError
-from forsaken.jobs.summary import by_class, layers, sample_table, top
+from forsaken.jobs.summary import by_class, layers, sample_table
 
 BEFORE = np.array([[0.7, 0.2, 0.1], [0.1, 0.8, 0.1], [0.3, 0.3, 0.4]])
 AFTER = np.array([[0.2, 0.7, 0.1], [0.1, 0.8, 0.1], [0.5, 0.1, 0.4]])
@@ -64,8 +64,3 @@ def test_rows_must_agree() -> None:
         by_class(np.zeros(2), BEFORE, AFTER, 3)
     with pytest.raises(InputError, match="score is 'guess', expected 'oracle' or 'confidence'"):
         sample_table(BEFORE, AFTER, "guess", np.ones(3), np.ones(3))
-
-
-def test_top_is_sorted_and_at_most_three() -> None:
-    assert top(np.array([[0.1, 0.4, 0.2, 0.3]])).tolist() == [[0.4, 0.3, 0.2]]
-    assert top(np.array([[0.1, 0.9]])).tolist() == [[0.9, 0.1]]
