@@ -14,12 +14,14 @@ the target. Every seed leaves its numbers in --folder and is not run again, so t
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import itertools
 import json
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cached_property, partial
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
@@ -38,7 +40,8 @@ from forsaken.provenance import provenance
 from forsaken.unlearning.table import METHODS, build
 from forsaken.unlearning.upfront import UpfrontUnlearner
 
-RATES = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
+RATES = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0, 3.0)
+WORST = 3.0
 EPOCHS = (5, 50)  # with few retain samples an epoch is a step or two
 GRIDS: dict[str, dict[str, tuple[Any, ...]]] = {
     "fine-tune": {"learning_rate": RATES},
@@ -53,12 +56,17 @@ GRIDS: dict[str, dict[str, tuple[Any, ...]]] = {
     "msg": {"learning_rate": RATES},
     "ct": {"learning_rate": RATES},
     "smu": {"learning_rate": (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)},
+    # times the recipe's rate: noise of this size may want smaller or larger steps than plain training
+    "sisa-dp-sgd": {"rate": (0.1, 0.3, 1.0, 3.0)},
 }
 PEERS = ("fine-tune", "neggrad-plus", "l1-sparse", "salun", "scrub", "ssd", "bad-teacher", "msg", "ct")
 ALONE = ("do-nothing", "forsaken", "gradient-ascent")
 WHOLE = ("retrain", "smu", "sisa", "sisa-dp", "sisa-dp-sgd")
 FEW_SLICES = {"slices": 10}  # digits have 54 samples a shard: too few for 100 slices
+YARDSTICK = "retrained (the yardstick)"
 KEPT = "all kept"
+BARE = "sisa, no checkpoints"  # what its time is without writing and hashing any
+BY_ACCURACY = ("sisa-dp-sgd",)  # it memorises nothing, so that no rate tells one setting from another
 
 
 def judged(stage: Stage, model: Any, before: View | None = None) -> dict[str, Any]:
@@ -91,7 +99,12 @@ def run(stage: Stage, name: str, settings: dict[str, Any], whole: bool, seed: in
         largest = len(scenario.train) / len(scenario.forget)
         more = {"alpha": settings["alpha"] * largest} if "alpha" in settings else {}
         settings = settings | more | {"training_samples": len(scenario.train)}
-    method, training = build(name, settings), training_of(scenario, device)
+    training = training_of(scenario, device)
+    if "rate" in settings:
+        recipe = dataclasses.replace(training.recipe, learning_rate=training.recipe.learning_rate * settings["rate"])
+        training = dataclasses.replace(training, recipe=recipe)
+        settings = {key: value for key, value in settings.items() if key != "rate"}
+    method = build(name, settings)
     model, before, cost = stage.target, None, {}
     folder = Path(tempfile.mkdtemp())
     try:
@@ -118,11 +131,13 @@ def run(stage: Stage, name: str, settings: dict[str, Any], whole: bool, seed: in
     )
 
 
-def distance(found: dict[str, Any], yardstick: dict[str, Any]) -> float:
+def distance(name: str, found: dict[str, Any], yardstick: dict[str, Any]) -> float:
     """Return how far a model is from the retrained one; what is undefined counts as the worst."""
-    if found["fr"] is None or found["cfr"] is None:
-        return 3.0
     worse = max(0.0, yardstick["accuracy"] - found["accuracy"])
+    if name in BY_ACCURACY:
+        return worse
+    if found["fr"] is None or found["cfr"] is None:
+        return WORST
     return abs(found["fr"] - yardstick["fr"]) + abs(found["cfr"] - yardstick["cfr"]) + worse
 
 
@@ -140,6 +155,7 @@ def rows() -> Iterator[tuple[str, str, bool]]:
     for name in (*ALONE, *WHOLE, *PEERS):
         if name in METHODS:
             yield name, name, False
+    yield BARE, "sisa", False
     for name in PEERS:
         if name in METHODS:
             yield f"{name}, {KEPT}", name, True
@@ -147,7 +163,8 @@ def rows() -> Iterator[tuple[str, str, bool]]:
 
 def own(task: str, name: str) -> dict[str, Any]:
     """Return what a task, and not the tuning, says about a method's settings."""
-    return FEW_SLICES if name.startswith("sisa") and task.startswith("digits") else {}
+    few = FEW_SLICES if name.startswith("sisa") and task.startswith("digits") else {}
+    return few | {"space": 0} if name == BARE else few
 
 
 def identity(task: str, device: str) -> str:
@@ -166,33 +183,49 @@ def edges(best: dict[str, dict[str, Any]]) -> list[str]:
     return found
 
 
-def tuned(folder: Path, task: str, seed: int, device: str) -> dict[str, list[dict[str, Any]]]:
+def tuned(folder: Path, task: str, seed: int, device: str, only: set[str]) -> dict[str, list[dict[str, Any]]]:
     """Return how far from the retrained model each setting of each row is, on a seed that is not reported."""
-    path = folder / f"tune-{task}-{seed}.json"
-    if path.exists():
-        saved = json.loads(path.read_bytes())
-        if saved["identity"] != identity(task, device):
-            raise SystemExit(f"{path} was made with other grids or on another device; delete it to tune anew")
-        return saved["rows"]
-    stage = prepare(task, seed, device=device)
-    yardstick = judged(stage, stage.retrained)
-    found: dict[str, list[dict[str, Any]]] = {}
+    known, found = identity(task, device), {}
+    stage = _Once(lambda: prepare(task, seed, device=device))
     for row, name, whole in rows():
-        if name not in GRIDS:
+        if name not in GRIDS or row == BARE or (only and name not in only):
             continue
+        path = folder / f"tune-{task}-{seed}" / f"{row}.json"
+        if path.exists():
+            saved = json.loads(path.read_bytes())
+            if saved["identity"] != known:
+                raise SystemExit(f"{path} was made with other grids or on another device; delete it to tune anew")
+            found[row] = saved["tried"]
+            continue
+        yardstick = judged(stage.value, stage.value.retrained)
+        found[row] = []
         for settings in choices(name, whole):
             try:
-                numbers = run(stage, name, own(task, name) | settings, whole, seed)
-                far = distance(numbers, yardstick)
+                numbers = run(stage.value, name, own(task, name) | settings, whole, seed)
+                far = distance(name, numbers, yardstick)
             except ForsakenError as error:
-                numbers, far = {"error": str(error)[:120]}, 3.0
-            found.setdefault(row, []).append({"settings": settings, "distance": far, "numbers": numbers})
+                numbers, far = {"error": str(error)[:120]}, WORST
+            found[row].append({"settings": settings, "distance": far, "numbers": numbers})
             short = {key: numbers[key] for key in ("fr", "cfr", "accuracy", "error") if key in numbers}
             print(f"tune {seed} {row} {settings}: {far:.3f} {short}", flush=True)
-    folder.mkdir(parents=True, exist_ok=True)
-    content = {"identity": identity(task, device), "provenance": provenance(), "rows": found}
-    write_atomically(path, json.dumps(content, indent=1).encode())
+        _save(path, {"identity": known, "provenance": provenance(), "tried": found[row]})
     return found
+
+
+class _Once:
+    """A value that is made when it is first asked for."""
+
+    def __init__(self, make: Callable[[], Stage]) -> None:
+        self._make = make
+
+    @cached_property
+    def value(self) -> Stage:
+        return self._make()
+
+
+def _save(path: Path, content: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, json.dumps(content, indent=1).encode())
 
 
 def chosen(found: list[dict[str, list[dict[str, Any]]]]) -> dict[str, dict[str, Any]]:
@@ -204,29 +237,40 @@ def chosen(found: list[dict[str, list[dict[str, Any]]]]) -> dict[str, dict[str, 
     return best
 
 
-def reported(folder: Path, task: str, seed: int, best: dict[str, dict[str, Any]], device: str) -> dict[str, Any]:
+def reported(
+    folder: Path, task: str, seed: int, best: dict[str, dict[str, Any]], device: str, only: set[str]
+) -> dict[str, Any]:
     """Return every row of one seed."""
-    path = folder / f"run-{task}-{seed}.json"
-    if path.exists():
-        saved = json.loads(path.read_bytes())
-        if saved["best"] != best or saved["identity"] != identity(task, device):
-            raise SystemExit(f"{path} was run with other settings or on another device; delete it to run it again")
-        return saved["rows"]
-    stage = prepare(task, seed, device=device)
-    quality = {"oracle_balanced_accuracy": stage.oracle_report().balanced_accuracy}
-    yardstick = judged(stage, stage.retrained) | quality | {"seconds": stage.retrain_seconds}
-    found = {"retrained (the yardstick)": yardstick}
-    for row, name, whole in rows():
+    known, found = identity(task, device), {}
+    stage = _Once(lambda: prepare(task, seed, device=device))
+
+    def yardstick() -> dict[str, Any]:
+        quality = {"oracle_balanced_accuracy": stage.value.oracle_report().balanced_accuracy}
+        return judged(stage.value, stage.value.retrained) | quality | {"seconds": stage.value.retrain_seconds}
+
+    def row_of(row: str, name: str, whole: bool) -> dict[str, Any]:
         try:
-            found[row] = run(stage, name, own(task, name) | best.get(row, {}), whole, seed)
+            return run(stage.value, name, own(task, row) | best.get(row, {}), whole, seed)
         except ModelError as error:
             if name not in ("ct", "msg"):  # which need convolutions; any other refusal is a mistake
                 raise
-            found[row] = {"not_applicable": str(error)}
+            return {"not_applicable": str(error)}
+
+    table = {row: (name, partial(row_of, row, name, whole)) for row, name, whole in rows()}
+    for row, (name, make) in ({YARDSTICK: ("yardstick", yardstick)} | table).items():
+        if only and name not in only:
+            continue
+        path = folder / f"run-{task}-{seed}" / f"{row}.json"
+        told = {"identity": known, "best": best.get(row)}
+        if path.exists():
+            saved = json.loads(path.read_bytes())
+            if {key: saved[key] for key in told} != told:
+                raise SystemExit(f"{path} was run with other settings or on another device; delete it to run it again")
+            found[row] = saved["numbers"]
+            continue
+        found[row] = make()
         print(f"seed {seed} {row}: {found[row]}", flush=True)
-    folder.mkdir(parents=True, exist_ok=True)
-    told = {"identity": identity(task, device), "best": best, "provenance": provenance(), "rows": found}
-    write_atomically(path, json.dumps(told, indent=1).encode())
+        _save(path, told | {"provenance": provenance(), "numbers": found[row]})
     return found
 
 
@@ -238,14 +282,20 @@ def main() -> None:
     parser.add_argument("--engine", default="local", help="local, ray or ray://host:port")
     parser.add_argument("--phase", choices=("tune", "run", "table"), default="table", help="how far to go")
     parser.add_argument("--folder", type=Path, default=Path("runs/baselines"), help="where numbers of seeds are kept")
+    parser.add_argument("--only", default="", help="methods to tune or run now, with commas between them")
     add_seeds(parser, "0-4")
     options = parser.parse_args()
     task, device, folder = options.task, options.device, options.folder
-    found = fan_out(lambda seed: tuned(folder, task, seed, device), options.tune, engine=options.engine)
+    only = set(filter(None, options.only.split(",")))
+    if only and options.phase == "table":
+        parser.error("--only is for --phase tune and run: a table has every row")
+    found = fan_out(lambda seed: tuned(folder, task, seed, device, only), options.tune, engine=options.engine)
     if options.phase == "tune":
         return
     best = chosen(found)
-    tables = fan_out(lambda seed: reported(folder, task, seed, best, device), options.seeds, engine=options.engine)
+    tables = fan_out(
+        lambda seed: reported(folder, task, seed, best, device, only), options.seeds, engine=options.engine
+    )
     if options.phase == "run":
         return
     by_row: dict[str, list[dict[str, float]]] = {}
@@ -255,7 +305,7 @@ def main() -> None:
                 by_row.setdefault(row, []).append(numbers)
     absent = {row: numbers["not_applicable"] for row, numbers in tables[0].items() if "not_applicable" in numbers}
     print(summary(by_row))
-    made = json.loads((folder / f"run-{task}-{options.seeds[0]}.json").read_bytes())["provenance"]
+    made = json.loads((folder / f"run-{task}-{options.seeds[0]}" / "forsaken.json").read_bytes())["provenance"]
     write_result(
         RESULTS / f"baselines-{task}.json",
         options.seeds,

@@ -110,6 +110,8 @@ def prepare(name: str, seed: int, progress: Progress = silent, *, device: str | 
         model = fit(
             scenario, data, seed=seed * 10 + purpose, device=device, progress=progress, stage=f"train the {what}"
         )
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()  # a GPU goes on after the call that asked it to work has returned
         return model, time.perf_counter() - start
 
     target, train_seconds = trained("target", scenario.train, 1)

@@ -81,7 +81,7 @@ _PLANS = (
         name="digits-pictures",
         summary="`digits` as pictures of 8 x 8 for a network of convolutions",
         network=Network("small-convolutions", {"classes": 8}),
-        recipe=Recipe(epochs=100, batch_size=64, learning_rate=2e-3),
+        recipe=Recipe(epochs=150, batch_size=64, learning_rate=5e-3),
         options={"pictures": True},
         note="Not in the paper: for methods that work on convolutions.",
     ),
