@@ -1,0 +1,1 @@
+"""Proof of forgetting: oracles and metrics brought together in one frozen result."""
