@@ -8,7 +8,8 @@ of accuracy beside it. Peers are run twice: with the retain samples that Forsake
 Reuters), and with all of the kept data ("all kept"), on which their CFR is no honest number: they were trained on
 them. SISA and SMU train models of their own; their "before" is that model, and "from plain training" compares with
 the target. Every seed leaves its numbers in --folder and is not run again, so that machines can share the work
-(--phase tune, run or table). Writes results/baselines-TASK.json.
+(--phase tune, run or table). Writes results/baselines-TASK.json, and results/baselines-tuning-TASK.json with every
+setting that was tried; tables.py makes the tables of the documents from them.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from forsaken.engine import fan_out
 from forsaken.errors import ForsakenError, ModelError
 from forsaken.models.fit import training_of
 from forsaken.provenance import provenance
-from forsaken.unlearning.table import METHODS, build
+from forsaken.unlearning.table import build
 from forsaken.unlearning.upfront import UpfrontUnlearner
 
 RATES = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0, 3.0)
@@ -141,11 +142,15 @@ def distance(name: str, found: dict[str, Any], yardstick: dict[str, Any]) -> flo
     return abs(found["fr"] - yardstick["fr"]) + abs(found["cfr"] - yardstick["cfr"]) + worse
 
 
-def choices(name: str, whole: bool) -> Iterator[dict[str, Any]]:
-    """Return every setting of a method's grid; with few retain samples more epochs are tried too."""
+def grid_of(name: str, whole: bool) -> dict[str, tuple[Any, ...]]:
+    """Return the values that are tried for each setting; with few retain samples more epochs are tried too."""
     grid = GRIDS.get(name, {})
-    if name in PEERS and name != "ssd" and not whole:
-        grid = grid | {"epochs": EPOCHS}
+    return grid | {"epochs": EPOCHS} if name in PEERS and name != "ssd" and not whole else grid
+
+
+def choices(name: str, whole: bool) -> Iterator[dict[str, Any]]:
+    """Return every setting of a method's grid."""
+    grid = grid_of(name, whole)
     for values in itertools.product(*grid.values()):
         yield dict(zip(grid, values, strict=True))
 
@@ -153,12 +158,11 @@ def choices(name: str, whole: bool) -> Iterator[dict[str, Any]]:
 def rows() -> Iterator[tuple[str, str, bool]]:
     """Return the rows of the table: their name, the method, and whether it gets all of the kept data."""
     for name in (*ALONE, *WHOLE, *PEERS):
-        if name in METHODS:
-            yield name, name, False
-    yield BARE, "sisa", False
+        yield name, name, False
+        if name == "sisa":
+            yield BARE, name, False
     for name in PEERS:
-        if name in METHODS:
-            yield f"{name}, {KEPT}", name, True
+        yield f"{name}, {KEPT}", name, True
 
 
 def own(task: str, name: str) -> dict[str, Any]:
@@ -175,12 +179,45 @@ def identity(task: str, device: str) -> str:
 
 def edges(best: dict[str, dict[str, Any]]) -> list[str]:
     """Return the rows of which a chosen value lies at the end of its grid: a better one may lie beyond."""
-    ends = {name: {key: (values[0], values[-1]) for key, values in grid.items()} for name, grid in GRIDS.items()}
     found = []
-    for row, settings in best.items():
-        grid = ends[row.partition(",")[0]]
-        found += [f"{row}: {key} {value}" for key, value in settings.items() if key in grid and value in grid[key]]
+    for row, name, whole in rows():
+        grid = grid_of(name, whole)
+        found += [f"{row}: {key} {value}" for key, value in best.get(row, {}).items() if value in _ends(grid[key])]
     return found
+
+
+def _ends(values: tuple[Any, ...]) -> tuple[Any, Any]:
+    return values[0], values[-1]
+
+
+def machines(folder: Path, task: str, used: list[int]) -> list[dict[str, Any]]:
+    """Return where the rows were measured: each machine once, and the rows of each seed that are its own."""
+    found: dict[str, dict[str, Any]] = {}
+    for seed in used:
+        for path in sorted((folder / f"run-{task}-{seed}").glob("*.json")):
+            where = json.loads(path.read_bytes())["provenance"]
+            when = where.pop("time")
+            known = found.setdefault(json.dumps(where), where | {"from": when, "to": when, "rows": {}})
+            known["from"], known["to"] = min(known["from"], when), max(known["to"], when)
+            known["rows"].setdefault(str(seed), []).append(path.stem)
+    largest_first = sorted(found.values(), key=lambda one: -sum(map(len, one["rows"].values())))
+    return [one | {"rows": "all others" if one is largest_first[0] else one["rows"]} for one in largest_first]
+
+
+def tuning_table(found: list[dict[str, list[dict[str, Any]]]], best: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Return every setting that was tried, the values of the seeds beside each other, and which one was taken."""
+    table: dict[str, Any] = {}
+    for row, first in found[0].items():
+        table[row] = []
+        for at, tried in enumerate(first):
+            same = [one[row][at] for one in found]
+            line = {"settings": tried["settings"], "distance": [round(one["distance"], 4) for one in same]}
+            for key in ("fr", "cfr", "accuracy", "error"):
+                values = [one["numbers"].get(key) for one in same]
+                if any(value is not None for value in values):
+                    line[key] = [round(value, 4) if isinstance(value, float) else value for value in values]
+            table[row].append(line | ({"chosen": True} if tried["settings"] == best.get(row) else {}))
+    return table
 
 
 def tuned(folder: Path, task: str, seed: int, device: str, only: set[str]) -> dict[str, list[dict[str, Any]]]:
@@ -298,14 +335,10 @@ def main() -> None:
     )
     if options.phase == "run":
         return
-    by_row: dict[str, list[dict[str, float]]] = {}
-    for table in tables:
-        for row, numbers in table.items():
-            if "not_applicable" not in numbers:
-                by_row.setdefault(row, []).append(numbers)
-    absent = {row: numbers["not_applicable"] for row, numbers in tables[0].items() if "not_applicable" in numbers}
+    absent = {row: told["not_applicable"] for one in tables for row, told in one.items() if "not_applicable" in told}
+    best = {row: settings for row, settings in best.items() if row not in absent}
+    by_row = {row: [one[row] for one in tables] for row in tables[0] if row not in absent}
     print(summary(by_row))
-    made = json.loads((folder / f"run-{task}-{options.seeds[0]}" / "forsaken.json").read_bytes())["provenance"]
     write_result(
         RESULTS / f"baselines-{task}.json",
         options.seeds,
@@ -316,9 +349,11 @@ def main() -> None:
         device=device,
         engine=options.engine,
         sisa=own(task, "sisa"),
-        measured_on=made,
+        measured_on=machines(folder, task, options.seeds),
         not_applicable=absent,
     )
+    tuning = {"tuned_on": options.tune, "grids": GRIDS, "tried": tuning_table(found, best)}
+    _save(RESULTS / f"baselines-tuning-{task}.json", tuning)
 
 
 if __name__ == "__main__":
