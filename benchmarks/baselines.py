@@ -115,7 +115,14 @@ def run(stage: Stage, name: str, settings: dict[str, Any], whole: bool, seed: in
             model, cost = ready.model, {f"upfront_{key}": value for key, value in ready.cost.to_dict().items()}
             before = View.of(model, scenario)
         start = time.perf_counter()
-        found = method(model, scenario.forget, scenario.reference, retain, training=training, seed=seed * 10 + 3)
+        found = method(
+            model,
+            scenario.forget,
+            scenario.reference,
+            retain,
+            training=training,
+            seed=seed * 10 + (4 if name == "retrain" else 3),
+        )
         seconds = time.perf_counter() - start
         numbers = judged(stage, found.model, before)
     finally:

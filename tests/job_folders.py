@@ -8,6 +8,7 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -100,6 +101,7 @@ def world() -> World:
         "test": clouds(80),
         "members": tuple(np.concatenate(pair) for pair in zip(clouds(90), strangers(30), strict=True)),
         "nonmembers": tuple(np.concatenate(pair) for pair in zip(clouds(90), strangers(30), strict=True)),
+        "strangers": strangers(40),
     }
     states = {
         "model": fitted(*sets["train"], seed=1),
@@ -255,6 +257,28 @@ def run(job: Path, *, out: Path | None = None, force: bool = False) -> Any:
     place = output(folder, force=force, inputs=inputs_of(read), names=outputs_of(read))
     with user_code(read.folder), place as hidden:
         return run_job(read, hidden).result
+
+
+SHADOW = {"weights": "shadow.safetensors", "members": "members.parquet", "nonmembers": "nonmembers.parquet"}
+RECIPE = {"epochs": 3, "batch_size": 32, "learning_rate": 1e-2}
+
+
+def finished(folder: Path, **changes: Any) -> Path:
+    """A job folder whose run is done, by `forsaken.toml` with a shadow oracle; made once, and then copied."""
+    shutil.copytree(_finished(), folder)
+    return write_job(folder, oracle=SHADOW, **changes)
+
+
+@functools.cache
+def _home() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="finished-")  # removed when the tests end
+
+
+@functools.cache
+def _finished() -> Path:
+    folder = write_world(Path(_home().name) / "job")
+    run(write_job(folder, oracle=SHADOW))
+    return folder
 
 
 @functools.cache

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from forsaken.auditing.result import Alarm, Audit, Claim, Curve, Divergence, Number, Spread
+
 CLASSES = ["cat", "dog", "<script>alert(1)</script>", "ship </script>"]
 SIZES = {"kept": 30, "test": 20, "reference": 20}
 
@@ -145,8 +147,55 @@ def make_arrays(result: dict[str, Any]) -> dict[str, Any]:
     return arrays
 
 
+def make_audit(profile: str = "full", *, alarmed: bool = True) -> dict[str, Any]:
+    """An audit with every part that its profile has, as audit.json holds it."""
+    draw = np.random.default_rng(2)
+    numbers = [
+        Number("fr", "Forgetting rate (FR)", 0.917, "retrained", 12, "samples", (0.75, 1.0), 0.9, 0.0),
+        Number("accuracy", "Test accuracy", 0.9, "retrained", 2000, "samples", (0.85, 0.95), 0.94, 0.95),
+        Number("cfr", "Collateral forgetting rate (CFR)", None, "lower", 0, "samples", note="nothing to keep"),
+    ]
+    roc, margins, klom = [], [], []
+    if profile != "quick":
+        numbers.insert(
+            0, Number("rmia_auc", "RMIA, AUC", 0.52, "half", 12, "samples", (0.4, 0.64), 0.51, 0.93, (0.47, 0.53))
+        )
+        rates = np.linspace(0, 1, 101)
+        for name, power in (("unlearned", 0.7), ("doing nothing", 0.05), ("retrained", 0.98)):
+            roc.append(Curve(name, tuple(rates.tolist()), tuple((rates**power).tolist())))
+    if profile == "full":
+        numbers.insert(
+            0,
+            Number("u_lira_auc", "U-LiRA, AUC", 0.61, "half", 384, "pairs", (0.58, 0.64), 0.5, 0.98, (0.47, 0.53)),
+        )
+        for row in (3, 0, 7):
+            drawn = draw.normal((1.5, 0.0, 8.0), 1.0, (32, 3)).T.tolist()
+            margins.append(Spread(row, tuple(drawn[0]), tuple(drawn[1]), tuple(drawn[2])))
+        for part, n in (("forget", 12), ("retain", 30), ("test", 20)):
+            klom.append(Divergence(part, n, (1.4, 4.2), (0.9, 2.1), (9.5, 11.4)))
+    over = "4 of 12 samples lie further out than the retrained models' 95 % band."
+    audit = Audit(
+        profile=profile,  # type: ignore[arg-type]
+        claim=Claim("No test here can tell that the records were there.", "Not shown: what a stronger attack tells."),
+        numbers=tuple(numbers),
+        alarms=(Alarm("over-forgetting", alarmed, over), Alarm("no-op", None, "There were no weights to compare.")),
+        warnings=("16 models are few: the interval is wide.",),
+        cost={"told": "trains models", "models": 48, "seconds_by_part": {"ensemble": 75.0, "attacks": 0.5}},
+        roc=tuple(roc),
+        margins=tuple(margins),
+        klom=tuple(klom),
+        settings={"references": 4},
+        provenance={"time": "2026-01-04T00:00:00+00:00"},
+    )
+    return dict(json.loads(audit.to_json()))
+
+
 def save_run(
-    folder: Path, result: Any, arrays: dict[str, Any] | None = None, certificate: dict[str, Any] | None = None
+    folder: Path,
+    result: Any,
+    arrays: dict[str, Any] | None = None,
+    certificate: dict[str, Any] | None = None,
+    audit: Any = None,
 ) -> Path:
     """Write a run as a job does."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -154,6 +203,8 @@ def save_run(
     np.savez(folder / "posteriors.npz", **(make_arrays(result) if arrays is None else arrays))
     if certificate is not None:
         (folder / "certificate.json").write_text(json.dumps(certificate), encoding="utf-8")
+    if audit is not None:
+        (folder / "audit.json").write_text(json.dumps(audit), encoding="utf-8")
     return folder
 
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from forsaken import errors, metrics
+    from forsaken.auditing.call import audit
+    from forsaken.auditing.result import Audit
     from forsaken.data.readers import read_records
     from forsaken.data.records import Records
     from forsaken.data.scenario import Scenario
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from forsaken.models.fit import fit
     from forsaken.models.train import Training
     from forsaken.oracles.shadow import OracleReport, ShadowOracle
+    from forsaken.oracles.white_box import WhiteBoxOracle
     from forsaken.recipe import Network, Recipe
     from forsaken.types import Tick
     from forsaken.unlearning.base import Details, Step, Unlearned, Unlearner
@@ -30,6 +33,7 @@ __version__ = "0.1.0"
 # completion, job files) does not wait for it.
 _HOMES = {
     "METHODS": "unlearning.table",
+    "Audit": "auditing.result",
     "Details": "unlearning.base",
     "Forsaken": "unlearning.forsaken.method",
     "ForsakenError": "errors",
@@ -45,6 +49,8 @@ _HOMES = {
     "Training": "models.train",
     "Unlearned": "unlearning.base",
     "Unlearner": "unlearning.base",
+    "WhiteBoxOracle": "oracles.white_box",
+    "audit": "auditing.call",
     "errors": "",
     "fit": "models.fit",
     "load_dataset": "data.store",
@@ -56,6 +62,7 @@ _HOMES = {
 
 __all__ = [
     "METHODS",
+    "Audit",
     "Details",
     "Forsaken",
     "ForsakenError",
@@ -71,6 +78,8 @@ __all__ = [
     "Training",
     "Unlearned",
     "Unlearner",
+    "WhiteBoxOracle",
+    "audit",
     "errors",
     "fit",
     "load_dataset",

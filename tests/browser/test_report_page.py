@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from report_runs import make_certificate, make_result, save_run, without_oracle
+from report_runs import make_audit, make_certificate, make_result, save_run, without_oracle
 
 from forsaken.report.page import render_several, write_page, write_report
 from forsaken.report.saved import read_run
@@ -49,8 +49,9 @@ def pages(tmp_path_factory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
     whole, less = save_run(folder / "whole", make_result(), certificate=make_certificate()), folder / "less"
     save_run(less, without_oracle(make_result(3)))
-    several = write_page(folder / "several.html", render_several([read_run(whole), read_run(less)]))
-    return {"whole": write_report(whole), "less": write_report(less), "several": several}
+    audited = save_run(folder / "audited", make_result(), audit=make_audit())
+    several = write_page(folder / "several.html", render_several([read_run(run) for run in (whole, less, audited)]))
+    return {"several": several} | {run.name: write_report(run) for run in (whole, less, audited)}
 
 
 @pytest.fixture
@@ -80,7 +81,7 @@ def column(page: Any, place: int) -> list[str]:
     return [text.strip() for text in cells.all_text_contents()]
 
 
-@pytest.mark.parametrize("name", ["whole", "less", "several"])
+@pytest.mark.parametrize("name", ["whole", "less", "audited", "several"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_opens_quietly_and_offline(opened, pages, name: str, scheme: str) -> None:
     page = opened(pages[name], color_scheme=scheme, offline=True)
@@ -160,7 +161,7 @@ def test_a_real_pointer_shows_a_tip(opened, pages) -> None:
     assert page.locator("#tip").text_content().startswith("row 102 after: class ")
 
 
-@pytest.mark.parametrize("name", ["whole", "less", "several"])
+@pytest.mark.parametrize("name", ["whole", "less", "audited", "several"])
 def test_fits_a_phone(opened, pages, name: str) -> None:
     page = opened(pages[name], viewport={"width": 360, "height": 740})
     page.locator("details").evaluate_all("parts => parts.forEach(part => { part.open = true; })")
@@ -202,6 +203,39 @@ def test_text_stands_out_in_both_themes(opened, pages) -> None:
         page = opened(pages["whole"], color_scheme=scheme)
         for kind in ("h1", ".soft", ".reason", "nav a", "summary", "caption", ".warnings li", "#theme"):
             assert page.locator(kind).first.evaluate(contrast) >= 4.5, (scheme, kind)
+        page = opened(pages["audited"], color_scheme=scheme)
+        for kind in (".alarm", "#audit li", "#audit .soft", "#audited .reason"):
+            assert page.locator(kind).first.evaluate(contrast) >= 4.5, (scheme, kind)
+
+
+def audited_column(page: Any, place: int) -> list[str]:
+    return [
+        " ".join(text.split()) for text in page.locator(f"#audited tbody tr > :nth-child({place})").all_text_contents()
+    ]
+
+
+def test_the_audit_s_numbers_sort_and_those_without_a_value_stay_last(opened, pages) -> None:
+    page = opened(pages["audited"])
+    value = page.locator("#audited thead th", has_text="value").locator("button")
+    value.click()
+    assert audited_column(page, 2) == ["0.520", "0.610", "0.900", "0.917", "n/a"]
+    value.click()
+    assert audited_column(page, 2) == ["0.917", "0.900", "0.610", "0.520", "n/a"]
+    page.locator("#audited thead th").nth(3).locator("button").click()
+    assert audited_column(page, 4) == ["0 samples", "12 samples", "12 samples", "384 pairs", "2,000 samples"]
+
+
+def test_the_audit_is_seen_in_the_dark_on_a_phone_and_on_paper(opened, pages) -> None:
+    for settings in ({"color_scheme": "dark"}, {"viewport": {"width": 360, "height": 740}}):
+        page = opened(pages["audited"], **settings)
+        for name in ("#audit .alarm", "#audit-roc svg[role=img]", "#audit-klom svg[role=img]"):
+            assert page.locator(name).is_visible(), name
+        small = page.locator(".small svg[role=img]")
+        assert small.count() == 3
+        assert all(box["width"] >= 120 for box in (small.nth(at).bounding_box() for at in range(3)))
+        page.emulate_media(media="print")
+        assert page.locator("#audit .alarm").is_visible()
+        assert page.locator("#audited tbody tr").last.is_visible()
 
 
 def test_print_is_light_and_has_no_controls(opened, pages) -> None:

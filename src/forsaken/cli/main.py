@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 
 import forsaken
-from forsaken.cli import datasets, demo, env, init, keys, mask, methods, report, scenarios, unlearn, verify
+from forsaken.cli import audit, datasets, demo, env, init, keys, mask, methods, report, scenarios, unlearn, verify
 from forsaken.errors import ForsakenError
 
 BAD_INPUT = 2
@@ -22,12 +22,13 @@ app = typer.Typer(
     name="forsaken",
     help="Make a trained classifier forget given samples, and measure how well it did.",
     epilog="Exit codes: 0 done; 2 wrong input or settings, and nothing was changed; 3 verify found a mismatch; "
-    "130 or 143 interrupted.",
+    "4 audit raised an alarm; 130 or 143 interrupted.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
 app.command("init")(init.init)
 app.command("unlearn")(unlearn.unlearn)
+app.command("audit")(audit.audit)
 app.command("verify")(verify.verify)
 app.command("report")(report.report)
 app.add_typer(methods.app, name="methods")

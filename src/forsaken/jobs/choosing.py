@@ -9,31 +9,32 @@ import numpy as np
 from forsaken._random import generator
 from forsaken.data.records import Records
 from forsaken.errors import InputError
-from forsaken.jobs.rows import Reader, Rows
+from forsaken.jobs.rows import STRANGERS, Reader, Rows
 from forsaken.jobs.settings import Job
 
 _JUDGED = 2000  # training rows, at most, that tell whether what should be kept was kept
+_GIVEN = ("a forget, reference or retain sample", "given to the method")
+_STRANGE = ("an audit nonmember", "audit nonmembers")
 _RETAIN_SHARE, _RETAIN_LEAST = 0.01, 50  # of the training data, where no retain set is named
 
 
-def choose(job: Job, reader: Reader) -> tuple[dict[str, Rows], list[str]]:
+def choose(job: Job, reader: Reader, *, audit: bool = False) -> tuple[dict[str, Rows], list[str]]:
     """Return the rows of every set, by name, and what was done in place of something that was not given.
 
     Beside the sets that the job names there are "kept", training rows that are neither forgotten nor retained, and
     "retain", where the training data are there to draw it from. References and test rows that are training rows too
-    are left out: the model was trained on them.
+    are left out: the model was trained on them. For an `audit` every such training row is kept, since models are
+    trained on them, and the strangers of [audit] are there too; what the method is given is the same.
     """
     rows = {name: found for name in job.data.sets if (found := reader.given(name)) is not None}
-    if job.oracle is not None:
-        for name in ("members", "nonmembers"):
-            source = getattr(job.oracle, name)
-            if source is not None:
-                rows[name] = reader.named(name, source)
+    others = {name: getattr(job.oracle, name, None) for name in ("members", "nonmembers")}
+    others[STRANGERS] = job.audit.nonmembers if audit else None
+    rows |= {name: reader.named(name, source) for name, source in others.items() if source is not None}
     rows = {name: _aligned(part, rows.get("train", rows["forget"])) for name, part in rows.items()}
     notes: list[str] = []
     seed = job.method.seed
     if "train" in rows:
-        for name in ("reference", "test"):
+        for name in ("reference", "test", STRANGERS):
             if name in rows:
                 rows[name] = _untrained(rows[name], rows["train"], rows["forget"], notes)
         if "retain" not in rows:
@@ -41,11 +42,15 @@ def choose(job: Job, reader: Reader) -> tuple[dict[str, Rows], list[str]]:
             if drawn is not None:
                 rows["retain"] = drawn
                 notes.append(f"no retain samples were named: {len(drawn)} were drawn from the training data")
-        kept = _kept(rows, seed)
+        kept = _kept(rows, seed, most=None if audit else _JUDGED)
         if kept is not None:
             rows["kept"] = kept
-    if "test" in rows:
-        rows |= _judged_test(rows, notes)
+    given = [rows[name] for name in ("forget", "reference", "retain") if name in rows]
+    for name in (STRANGERS, "test"):
+        if name in rows:
+            rows[name] = _unused(rows[name], given, *_GIVEN, notes)
+    if STRANGERS in rows and "test" in rows:
+        rows["test"] = _unused(rows["test"], [rows[STRANGERS]], *_STRANGE, notes)
     return rows, notes
 
 
@@ -91,24 +96,22 @@ def _retain(train: Rows, forget: Rows, seed: int) -> Rows | None:
     return train.take(np.sort(order[free[order]][:count]), "retain")
 
 
-def _kept(rows: dict[str, Rows], seed: int) -> Rows | None:
+def _kept(rows: dict[str, Rows], seed: int, most: int | None) -> Rows | None:
     others = [rows[name] for name in ("forget", "retain") if name in rows]
     left = rows["train"].without(others)
     if left is None:
         return None
-    return left.take(np.sort(generator(seed, 32).permutation(len(left))[:_JUDGED]), "kept")
+    return left.take(np.sort(generator(seed, 32).permutation(len(left))[:most]), "kept")
 
 
-def _judged_test(rows: dict[str, Rows], notes: list[str]) -> dict[str, Rows]:
-    """Return the test set without what the method is given of it: on those rows no accuracy is honest."""
-    used = [rows[name] for name in ("forget", "reference", "retain") if name in rows]
-    left = rows["test"].without(used)
+def _unused(part: Rows, others: list[Rows], each: str, all_of_them: str, notes: list[str]) -> Rows:
+    """Return a set without what is used otherwise: no number is honest on rows that the method was given."""
+    left = part.without(others)
     if left is None:
         raise InputError(
-            "every test sample is also a forget, reference or retain sample, so none is left to measure the accuracy "
-            "on; name other ones"
+            f"every {part.name} sample is also {each}, so none is left to measure anything on; name other ones"
         )
-    gone = len(rows["test"]) - len(left)
+    gone = len(part) - len(left)
     if gone:
-        notes.append(f"{gone} test samples are also given to the method, and are left out of the test")
-    return {"test": left}
+        notes.append(f"{gone} {part.name} samples are also {all_of_them}, and are left out of the {part.name}")
+    return left

@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from forsaken.auditing.verdict import judge, members
 from forsaken.data.samples import Samples
-from forsaken.errors import SettingsError, UndefinedMetricError
+from forsaken.errors import SettingsError
 from forsaken.jobs.formats.base import Format
 from forsaken.jobs.formats.table import load_model
 from forsaken.jobs.sets import Sets, prepared_for
 from forsaken.jobs.settings import Job
 from forsaken.jobs.summary import by_class
-from forsaken.metrics import catastrophic_forgetting_rate, forgetting_rate, separation
+from forsaken.metrics import separation
 from forsaken.models.logits import Forward, posteriors
 from forsaken.oracles.shadow import OracleReport, ShadowOracle, top_posteriors
 from forsaken.types import Progress, Tick
@@ -88,18 +89,18 @@ def numbers(views: Views, oracle: ShadowOracle | None, sets: Sets) -> dict[str, 
             f"{views.before['forget'].shape[1]}; fit an oracle on a shadow of this model"
         )
     truth = _truth(sets)
-    now = _verdict(oracle, views.before, views.after, truth)
-    was = _verdict(oracle, views.before, views.before, truth)
+    now = judge(oracle, views.before, views.after, truth)
+    was = judge(oracle, views.before, views.before, truth)
     retrain = None
     if views.retrained is not None:
-        found = _verdict(oracle, views.before, views.retrained, truth)
-        retrain = {"fr": found["fr"], "cfr": found["cfr"], "accuracy": found["accuracy"], "seconds": None}
+        found = judge(oracle, views.before, views.retrained, truth)
+        retrain = {"fr": found.fr, "cfr": found.cfr, "accuracy": found.accuracy, "seconds": None}
     known = oracle is not None and {"kept", "test"} <= set(views.before)
     return {
-        "fr": now["fr"],
-        "cfr": now["cfr"],
-        "accuracy_before": was["accuracy"],
-        "accuracy_after": now["accuracy"],
+        "fr": now.fr,
+        "cfr": now.cfr,
+        "accuracy_before": was.accuracy,
+        "accuracy_after": now.accuracy,
         "forget_confidence": _each(views, lambda view: float(view["forget"].max(1).mean())),
         "forget_accuracy": _forget_accuracy(views, sets.forget),
         "separation": _separation(views),
@@ -131,31 +132,8 @@ def _truth(sets: Sets) -> Array | None:
     return None if sets.test is None or sets.test.labels is None else sets.test.labels.numpy()
 
 
-def _verdict(
-    oracle: ShadowOracle | None, before: Mapping[str, Array], view: Mapping[str, Array], truth: Array | None
-) -> dict[str, float | None]:
-    rates: dict[str, float | None] = {"fr": None, "cfr": None}
-    if oracle is not None:
-        rates["fr"] = _defined(forgetting_rate, oracle, before["forget"], view["forget"])
-        if "kept" in view:
-            rates["cfr"] = _defined(catastrophic_forgetting_rate, oracle, before["kept"], view["kept"])
-    rates["accuracy"] = None if truth is None else float(np.mean(view["test"].argmax(1) == truth))
-    return rates
-
-
-def _defined(rate: Callable[[Array, Array], float], oracle: ShadowOracle, before: Array, after: Array) -> float | None:
-    try:
-        return rate(_members(oracle, before), _members(oracle, after))
-    except UndefinedMetricError:  # the oracle took none of them for a member: no number rather than a wrong one
-        return None
-
-
 def _members_of(oracle: ShadowOracle | None, view: Mapping[str, Array], part: str) -> int | None:
-    return None if oracle is None or part not in view else int(_members(oracle, view[part]).sum())
-
-
-def _members(oracle: ShadowOracle, posterior: Array) -> Array:
-    return oracle.score_posteriors(posterior) > oracle.threshold
+    return None if oracle is None or part not in view else int(members(oracle, view[part]).sum())
 
 
 def _report(oracle: ShadowOracle, before: Mapping[str, Array]) -> OracleReport:

@@ -15,10 +15,12 @@ from filelock import FileLock, Timeout
 
 from forsaken._files import write_atomically
 from forsaken.errors import OutputError
-from forsaken.jobs.files import CERTIFICATE, COPIES, MASK, ROWS
+from forsaken.jobs.files import AUDIT, AUDIT_MODELS, CERTIFICATE, COPIES, MASK, ROWS
 
 # What some runs write and others do not; a mask of an earlier run must not outlive its certificate.
 _SOMETIMES = (MASK, COPIES, ROWS, *(f"cleaned{suffix}" for suffix in (".csv", ".npz", ".parquet")))
+# What was made from a run after it, and goes before its certificate does: it must not be taken for another run's.
+_AFTERWARDS = (AUDIT, AUDIT_MODELS)
 _HIDDEN, _LIST, _LOCK = ".unfinished", ".unfinished.json", ".forsaken.lock"
 
 
@@ -44,6 +46,31 @@ def output(
     """
     read = [path.resolve() for path in inputs]
     made = _make(folder, read)
+    hidden = folder / _HIDDEN
+    try:
+        with held(folder):
+            try:
+                _tidy(folder, read)
+                if (folder / CERTIFICATE).exists() and not force:
+                    raise OutputError(
+                        f"{folder} holds the result of an earlier run, which is not overwritten; name another folder "
+                        "with --out, or replace it with --force"
+                    )
+                _check_free(folder, names, force, read)
+                hidden.mkdir(mode=0o700)
+                yield hidden
+                _publish(hidden, folder, force, read)
+            finally:
+                shutil.rmtree(hidden, ignore_errors=True)
+    finally:
+        for each in made:
+            if each.is_dir() and not any(each.iterdir()):
+                each.rmdir()
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Keep a folder to this process inside the block; another run or audit that wants it is told so."""
     lock = FileLock(folder / _LOCK)
     try:
         lock.acquire(timeout=0)
@@ -51,29 +78,15 @@ def output(
         raise OutputError(f"another run is writing to {folder}; wait for it, or name another folder") from error
     except (OSError, NotImplementedError) as error:
         raise OutputError(f"cannot write to {folder}: {getattr(error, 'strerror', None) or error}") from error
-    hidden = folder / _HIDDEN
     try:
-        _tidy(folder, read)
-        if (folder / CERTIFICATE).exists() and not force:
-            raise OutputError(
-                f"{folder} holds the result of an earlier run, which is not overwritten; name another folder with "
-                "--out, or replace it with --force"
-            )
-        _check_free(folder, names, force, read)
-        hidden.mkdir(mode=0o700)
-        yield hidden
-        _publish(hidden, folder, force, read)
+        yield
     except OSError as error:
         if isinstance(error, OutputError) or not _is_ours(error, folder):
             raise
         raise OutputError(f"cannot write to {folder}: {error.strerror}") from error
     finally:
-        shutil.rmtree(hidden, ignore_errors=True)
         lock.release()
         (folder / _LOCK).unlink(missing_ok=True)
-        for each in made:
-            if not any(each.iterdir()):
-                each.rmdir()
 
 
 def _check_place(folder: Path, inputs: list[Path]) -> None:
@@ -135,9 +148,8 @@ def _publish(hidden: Path, folder: Path, force: bool, inputs: list[Path]) -> Non
     with _undisturbed():
         # The certificate goes first and comes last: a folder with one is whole, whatever happens in between.
         earlier = (folder / CERTIFICATE).exists()
-        _remove(folder / CERTIFICATE)
-        for name in _SOMETIMES if earlier else ():
-            if name not in names and (folder / name).resolve() not in inputs:
+        for name in (*_AFTERWARDS, CERTIFICATE, *_SOMETIMES) if earlier else (CERTIFICATE,):
+            if name == CERTIFICATE or (name not in names and (folder / name).resolve() not in inputs):
                 _remove(folder / name)
         write_atomically(folder / _LIST, json.dumps(names).encode())
         for name in sorted(names, key=lambda name: name == CERTIFICATE):

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from forsaken.jobs.lines import Where
-from forsaken.jobs.settings import SOURCES, TABLES, Job, Source
+from forsaken.jobs.settings import SOURCES, TABLES, Job, RecipeSettings, Settings, Source
 from forsaken.unlearning.table import METHODS
 
 _LONGEST = 60
@@ -127,7 +127,7 @@ def translate(error: ValidationError, raw: Mapping[str, Any]) -> list[Problem]:
             found.append(missing(loc, _expected(loc)))
             continue
         if one["type"] == "extra_forbidden":
-            found.append(unknown(at, Source.model_fields if len(at) > 2 else keys_of(at[0])))
+            found.append(unknown(at, _inside(at).model_fields if len(at) > 2 else keys_of(at[0])))
         elif one["type"] == "house":
             found.append(Problem(at, f"{label(at)} {one['ctx']['problem']}"))
         elif at[-1] == "ids" or (isinstance(value, dict | list) and (len(at) != 2 or at in SOURCES)):
@@ -155,5 +155,10 @@ def _kind(value: object) -> str:
 
 
 def _expected(at: Where) -> str:
-    fields = (Job, TABLES[at[0]], Source)[len(at) - 1].model_fields
+    fields = (Job, TABLES[at[0]], _inside(at))[len(at) - 1].model_fields
     return fields[at[-1]].description or "another value"
+
+
+def _inside(at: Where) -> type[Settings]:
+    """Return what a table within a table is: a set, but for the recipe."""
+    return RecipeSettings if at[:2] == ("audit", "recipe") else Source

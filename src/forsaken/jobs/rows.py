@@ -24,9 +24,13 @@ from forsaken.types import Progress, silent
 
 Array = np.ndarray[Any, Any]
 
+STRANGERS = "audit nonmembers"  # what messages call the nonmembers of [audit]; [oracle] has its own
+
 _TABLES = {".csv": read_csv, ".parquet": read_parquet}
 _SECRET = ("forget", "retain", "train")  # sets that hold records to forget, or may
 _DRAWS = {"forget": 21, "reference": 22, "retain": 23, "train": 24, "test": 25, "members": 26, "nonmembers": 27}
+_DRAWS[STRANGERS] = 28
+_HOMES = {"members": "[oracle] members", "nonmembers": "[oracle] nonmembers", STRANGERS: "[audit] nonmembers"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +162,7 @@ class Reader:
         return Rows(name, records, name, np.arange(len(records)), records.columns.get(column or ""), path)
 
     def _function(self, name: str, source: Source) -> Rows:
-        key = f"[data] {name}"
+        key = _HOMES.get(name, f"[data] {name}")
         function = find(str(source.python), key)
         secret = name in _SECRET
         found = call(function, f"{key} = {source.python!r}", secret=secret, **source.arguments)

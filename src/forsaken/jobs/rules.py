@@ -19,6 +19,8 @@ _PICKLES = (".pkl", ".pickle", ".joblib", ".bin", ".ckpt")
 _KNOWN = ".safetensors, .pt, .pth, .pt2, .skops or the folder of a Hugging Face model"
 _FACTORY = 'a function that builds the network, as "package.module:function"'
 _SHADOW = ("weights", "members", "nonmembers")
+_STRANGERS = ("audit", "nonmembers")
+_NEW = {("data", "reference"): "references", _STRANGERS: "nonmembers"}
 _CONVERT = (
     'convert it once, where you trust it: safetensors.torch.save_file(model.state_dict(), "model.safetensors"), '
     'or for scikit-learn skops.io.dump(model, "model.skops")'
@@ -62,6 +64,7 @@ def broken_rules(given: Given) -> list[Problem]:
         *_sets(given),
         *_method(given),
         *_oracle(given),
+        *_audit(given),
         *_output(given),
     ]
 
@@ -130,10 +133,12 @@ def _source(given: Given, at: Where) -> Iterator[Problem]:
         )
     elif other not in SETS:
         yield Problem(place, f"{label(place)}: {_no_such('set', other, SETS)}")
-    elif at == ("data", "reference") and "train" in (other, *_trail(given, other)):
+    elif at in _NEW and "train" in (other, *_trail(given, other)):
         yield Problem(
-            place, f"{label(place)} is {other!r}, but the model was trained on those, and references must be new to it"
+            place, f"{label(place)} is {other!r}, but the model was trained on those, and {_NEW[at]} must be new to it"
         )
+    elif at == _STRANGERS and other in ("forget", "retain"):
+        yield Problem(place, f"{label(place)} is {other!r}, expected samples that the model was never trained on")
     elif at[0] == "data" and at[1] in (circle := _trail(given, at[1])):
         way = " of ".join((at[1], *circle[: circle.index(at[1]) + 1]))
         yield Problem(place, f"{label(place)} leads in a circle ({way}); give one of them a path")
@@ -217,6 +222,14 @@ def _oracle(given: Given) -> Iterator[Problem]:
                     ("oracle", key),
                     f"[oracle] {key} is {shown(value)}, which needs the factory of [model]; give {_FACTORY}",
                 )
+
+
+def _audit(given: Given) -> Iterator[Problem]:
+    models = given.get("audit", "models")
+    if given.get("audit", "profile") == "standard" and models is not None and models % 2:
+        yield wrong(
+            ("audit", "models"), models, "an even number: each sample is learnt by one half of the reference models"
+        )
 
 
 def _output(given: Given) -> Iterator[Problem]:

@@ -17,7 +17,7 @@ from forsaken.errors import InputError
 from forsaken.jobs.choosing import choose
 from forsaken.jobs.code import call, find
 from forsaken.jobs.formats.base import Format
-from forsaken.jobs.rows import Reader, Rows
+from forsaken.jobs.rows import STRANGERS, Reader, Rows
 from forsaken.jobs.settings import Job
 from forsaken.models.logits import predict_logits
 
@@ -47,6 +47,8 @@ class Sets:
         The names of the classes, in the order of the logits.
     notes : list of str
         What was done in place of something that was not given.
+    strangers : Samples or None
+        Of an audit: samples like the forgotten ones that the model was never trained on.
     """
 
     forget: Samples
@@ -59,11 +61,12 @@ class Sets:
     rows: dict[str, Rows]
     classes: tuple[str, ...]
     notes: list[str] = field(default_factory=list)
+    strangers: Samples | None = None
 
 
-def read_sets(job: Job, loaded: Format, reader: Reader) -> Sets:
-    """Read, choose and prepare every set that the job names."""
-    rows, notes = choose(job, reader)
+def read_sets(job: Job, loaded: Format, reader: Reader, *, audit: bool = False) -> Sets:
+    """Read, choose and prepare every set that the job names; for an `audit` all of the training data."""
+    rows, notes = choose(job, reader, audit=audit)
     wanted = [name for name in rows if name != "train"]
     prepare = _preparation(job, loaded)
     ready = dict(zip(wanted, prepare([rows[name] for name in wanted]), strict=True))
@@ -75,6 +78,7 @@ def read_sets(job: Job, loaded: Format, reader: Reader) -> Sets:
     for name in wanted:
         ready[name] = _numbered(ready[name], rows[name], classes, count, loaded)
     parts = {name: ready.get(name) for name in ("reference", "retain", "kept", "test", "members", "nonmembers")}
+    parts["strangers"] = ready.get(STRANGERS)
     return Sets(forget=ready["forget"], **parts, rows=rows, classes=tuple(classes), notes=notes)
 
 

@@ -13,6 +13,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from forsaken.auditing.result import Profile
+
 NAME = "forsaken.toml"
 LARGEST_SEED = 2**32 - 1
 _DEVICE = re.compile(r"cpu|mps|cuda(:[0-9]{1,3})?")
@@ -189,6 +191,29 @@ class OracleSettings(Settings):
     retrained: PathText | None = Field(default=None, description='a path such as "retrained.safetensors"')
 
 
+class RecipeSettings(Settings):
+    """[audit] recipe: how the model was trained, as `forsaken.Recipe` takes it."""
+
+    epochs: int = Field(ge=1, description="a whole number >= 1")
+    batch_size: int = Field(ge=1, description="a whole number >= 1")
+    learning_rate: float = Field(gt=0, allow_inf_nan=False, description="a number > 0, such as 1e-3")
+    weight_decay: Limit = Field(default=0.0, description="a number >= 0")
+    optimiser: Literal["adam", "sgd"] = Field(default="adam", description='"adam" or "sgd"')
+    schedule: Literal["constant", "one-cycle"] = Field(default="constant", description='"constant" or "one-cycle"')
+    clip: float | None = Field(default=None, gt=0, allow_inf_nan=False, description="a number > 0, such as 1.0")
+
+
+class AuditSettings(Settings):
+    """[audit]: how hard `forsaken audit` tries to tell that something was forgotten."""
+
+    profile: Profile = Field(default="quick", description='"quick", "standard" or "full"')
+    models: int | None = Field(default=None, ge=4, description="a whole number >= 4, such as 16")
+    recipe: RecipeSettings | None = Field(
+        default=None, description="a table such as { epochs = 20, batch_size = 64, learning_rate = 1e-3 }"
+    )
+    nonmembers: Source | None = Field(default=None, description=A_SET.replace("forget", "strangers"))
+
+
 class ChainSettings(Settings):
     """[chain]: the requests before this one, and when to advise retraining."""
 
@@ -217,6 +242,7 @@ class Job(Settings):
     oracle: OracleSettings | None = Field(
         default=None, description="a table with the file of an oracle, or a shadow model"
     )
+    audit: AuditSettings = Field(default=AuditSettings(), description='a table with a profile such as "standard"')
     chain: ChainSettings = Field(default=ChainSettings(), description="a table with limits such as max_drift = 2.0")
     output: OutputSettings = Field(description="a table with the folder of the results")
 
@@ -230,8 +256,11 @@ class Job(Settings):
         return self.folder / Path(text).expanduser()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the settings JSON-ready, as the tables of the file; of ids only their count."""
-        tables = {name: plain for name in TABLES if (plain := _plain(getattr(self, name)))}
+        """Return the settings JSON-ready, as the tables of the file; of ids only their count.
+
+        [audit] is left out: it decides nothing of a run, and may be written after it.
+        """
+        tables = {name: plain for name in TABLES if name != "audit" and (plain := _plain(getattr(self, name)))}
         tables["method"] |= tables["method"].pop("settings", {})
         return tables
 
@@ -241,11 +270,12 @@ TABLES: dict[str, type[Settings]] = {
     "data": DataSettings,
     "method": MethodSettings,
     "oracle": OracleSettings,
+    "audit": AuditSettings,
     "chain": ChainSettings,
     "output": OutputSettings,
 }
 SETS = ("forget", "reference", "retain", "train", "test")
-SOURCES = (*(("data", name) for name in SETS), ("oracle", "members"), ("oracle", "nonmembers"))
+SOURCES = (*(("data", name) for name in SETS), ("oracle", "members"), ("oracle", "nonmembers"), ("audit", "nonmembers"))
 
 
 def _plain(value: Any) -> Any:

@@ -1,6 +1,36 @@
 """Pure functions of arrays: no torch, no files, no prints."""
 
 from forsaken.metrics.forgetting import catastrophic_forgetting_rate, forgetting_rate
+from forsaken.metrics.interval import bootstrap_interval
+from forsaken.metrics.klom import klom, klom_summary
+from forsaken.metrics.lira import lira
+from forsaken.metrics.margins import margins
+from forsaken.metrics.neurips import forgetting_epsilon, forgetting_quality, neurips_score
+from forsaken.metrics.rmia import rmia
+from forsaken.metrics.roc import Roc, roc, tpr_at
 from forsaken.metrics.separation import separation
+from forsaken.metrics.ulira import FEW, Floor, ULira, at_floor, u_lira, u_lira_floor
 
-__all__ = ["catastrophic_forgetting_rate", "forgetting_rate", "separation"]
+__all__ = [
+    "FEW",
+    "Floor",
+    "Roc",
+    "ULira",
+    "at_floor",
+    "bootstrap_interval",
+    "catastrophic_forgetting_rate",
+    "forgetting_epsilon",
+    "forgetting_quality",
+    "forgetting_rate",
+    "klom",
+    "klom_summary",
+    "lira",
+    "margins",
+    "neurips_score",
+    "rmia",
+    "roc",
+    "separation",
+    "tpr_at",
+    "u_lira",
+    "u_lira_floor",
+]

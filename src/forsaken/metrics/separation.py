@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from forsaken.errors import EmptyError, InputError
+from forsaken.metrics.arrays import scores
 
 
 def separation(members: ArrayLike, others: ArrayLike) -> float:
@@ -26,21 +26,8 @@ def separation(members: ArrayLike, others: ArrayLike) -> float:
     >>> separation([0.9, 0.5], [0.5, 0.5])
     0.75
     """
-    inside, outside = _scores(members, "members"), _scores(others, "others")
-    ordered = np.sort(outside)
+    inside, outside = scores(members, "members"), scores(others, "others")
+    # sorted needles walk through the haystack in one direction, which is several times faster
+    inside, ordered = np.sort(inside), np.sort(outside)
     below, up_to = (np.searchsorted(ordered, inside, side=side) for side in ("left", "right"))
     return float((below + up_to).sum() / (2 * len(inside) * len(outside)))
-
-
-def _scores(values: ArrayLike, name: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    try:
-        scores = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name} must be a flat array of scores: {error}") from error
-    if scores.ndim != 1:
-        raise InputError(f"{name} has shape {scores.shape}, expected a flat array of scores")
-    if not len(scores):
-        raise EmptyError(f"{name} is empty; the separation needs at least one score on either side")
-    if np.isnan(scores).any():
-        raise InputError(f"{name} holds NaN, which is neither more nor less than any score; leave those samples out")
-    return scores

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
@@ -19,7 +19,7 @@ from forsaken.types import Progress, Tick, silent
 
 _WARM_UP = 0.2  # the share of the steps in which a one-cycle schedule rises
 _MOMENTUM = 0.9
-_TICK = 20  # steps between two signs of life
+TICK = 20  # steps between two signs of life
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,19 +87,19 @@ def train(
         raise InputError("training needs labels; give (inputs, labels)")
     place = usable_device(device)
     inputs, labels = map_nest(lambda leaf: leaf.to(place), data.inputs), data.labels.to(place)
-    with torch_seed(seed), _repeatable(place):
+    with torch_seed(seed), repeatable(place):
         network = _laid_out(build().to(place), torch.channels_last if place.type == "cuda" else None)
         network.train()
-        optimiser = _optimiser(network, recipe)
+        optimiser = optimiser_of([weight for weight in network.parameters() if weight.requires_grad], recipe)
         an_epoch = steps_of(len(data), recipe, network)
         step, steps = 0, recipe.epochs * an_epoch if steps is None else steps
         epochs = -(-steps // an_epoch)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: rate_at(recipe, step, steps))
         for epoch in range(epochs):
             order = torch.randperm(len(data)).to(place)
-            for rows in _batches(order, recipe.batch_size, network)[: steps - step]:
-                with _precision(place):
-                    loss = _loss(network(_take(inputs, rows)), labels[rows])
+            for rows in batches_of(order, recipe.batch_size, network)[: steps - step]:
+                with precision(place):
+                    loss = loss_of(network(take(inputs, rows)), labels[rows])
                 optimiser.zero_grad(set_to_none=True)
                 loss.backward()  # type: ignore[no-untyped-call]
                 if recipe.clip is not None:
@@ -111,7 +111,7 @@ def train(
                     observer.after(network, rows, optimiser)
                 schedule.step()
                 step += 1
-                if step % _TICK == 0:
+                if step % TICK == 0:
                     progress(Tick(stage, step, steps))
             if not bool(torch.isfinite(loss)):
                 raise NonFiniteError(f"the training loss is {loss.item()} in epoch {epoch + 1}; lower the rate")
@@ -125,7 +125,7 @@ def steps_of(count: int, recipe: Recipe, network: nn.Module) -> int:
     >>> steps_of(9, Recipe(1, 4, 1e-3), nn.Linear(2, 2)), steps_of(9, Recipe(1, 4, 1e-3), nn.BatchNorm1d(2))
     (3, 2)
     """
-    return len(_batches(torch.arange(count), recipe.batch_size, network))
+    return len(batches_of(torch.arange(count), recipe.batch_size, network))
 
 
 def usable_device(device: str | torch.device) -> torch.device:
@@ -147,10 +147,11 @@ def _laid_out(network: nn.Module, layout: torch.memory_format | None) -> nn.Modu
     return network
 
 
-def _optimiser(network: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
-    weights = [weight for weight in network.parameters() if weight.requires_grad]
+def optimiser_of(weights: Sequence[Tensor], recipe: Recipe, *, fused: bool = False) -> torch.optim.Optimizer:
+    """Return the recipe's optimiser of `weights`; fused is faster on a CPU and rounds differently."""
     # On a GPU one kernel for all weights: small networks there wait for launches, not for arithmetic.
-    shared = {"lr": recipe.learning_rate, "weight_decay": recipe.weight_decay, "fused": weights[0].is_cuda or None}
+    fuse = fused or weights[0].is_cuda or None
+    shared = {"lr": recipe.learning_rate, "weight_decay": recipe.weight_decay, "fused": fuse}
     if recipe.optimiser == "sgd":
         return torch.optim.SGD(weights, momentum=_MOMENTUM, nesterov=True, **shared)  # type: ignore[arg-type]
     return torch.optim.Adam(weights, **shared)  # type: ignore[arg-type]
@@ -164,17 +165,19 @@ def rate_at(recipe: Recipe, step: int, steps: int) -> float:
     return min((step + 1) / top, (steps - step) / max(1, steps - top))
 
 
-def _loss(logits: Tensor, labels: Tensor) -> Tensor:
+def loss_of(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the mean cross-entropy; the labels may be sequences."""
     return nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten())
 
 
-def _precision(place: torch.device) -> AbstractContextManager[object]:
+def precision(place: torch.device) -> AbstractContextManager[object]:
+    """Compute matrix products in bfloat16 on a GPU."""
     # On a CPU bfloat16 is slow at best, and on some virtual machines an illegal instruction.
     return torch.autocast("cuda", dtype=torch.bfloat16) if place.type == "cuda" else nullcontext()
 
 
 @contextmanager
-def _repeatable(place: torch.device) -> Iterator[None]:
+def repeatable(place: torch.device) -> Iterator[None]:
     """Let cuDNN choose only algorithms that give the same bits each time; its settings are given back."""
     if place.type != "cuda":
         yield
@@ -188,7 +191,7 @@ def _repeatable(place: torch.device) -> Iterator[None]:
         flags.deterministic, flags.benchmark = was
 
 
-def _batches(order: Tensor, size: int, network: nn.Module) -> list[Tensor]:
+def batches_of(order: Tensor, size: int, network: nn.Module) -> list[Tensor]:
     """Cut an order into batches; where batch-norm would be left with a single sample, that one joins the others."""
     parts = list(torch.split(order, size))
     normed = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in network.modules())
@@ -197,5 +200,6 @@ def _batches(order: Tensor, size: int, network: nn.Module) -> list[Tensor]:
     return parts
 
 
-def _take(inputs: Nest, rows: Tensor) -> Nest:
+def take(inputs: Nest, rows: Tensor) -> Nest:
+    """Return the inputs at `rows`; a matrix of rows gives one more axis."""
     return map_nest(lambda leaf: leaf[rows], inputs)

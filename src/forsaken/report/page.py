@@ -15,6 +15,7 @@ from markupsafe import Markup
 
 from forsaken._files import write_atomically
 from forsaken.report import tables
+from forsaken.report.audit import shown as shown_audit
 from forsaken.report.figures import LINES, accuracy_picture, bar, curve, curves, drift_picture, dumbbell, histograms
 from forsaken.report.places import panel, places
 from forsaken.report.saved import REPORT, Run, read_run
@@ -40,6 +41,7 @@ def render(run: Run) -> str:
     result = run.result
     spots = places(run.arrays)
     shown = spots.forgotten.tolist()
+    audited = shown_audit(run.audit, result["samples"]["row"]) if run.audit else None
     sides = {"before": spots.before, "after": spots.after}
     maps = {
         when: panel(side, [tables.tip(result, number, when) for number in shown], shown, when)
@@ -50,6 +52,7 @@ def render(run: Run) -> str:
         run=run,
         r=result,
         said=summary(result),
+        audited=audited,
         todo=left_to_do(result, run.certificate),
         maps=maps,
         spots=spots,

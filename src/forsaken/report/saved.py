@@ -1,4 +1,4 @@
-"""A run as it lies in its folder: the result, the arrays behind the pictures, and the certificate."""
+"""A run as it lies in its folder: the result, the arrays behind the pictures, the certificate and the audit."""
 
 from __future__ import annotations
 
@@ -13,15 +13,20 @@ from typing import Any, NoReturn
 import numpy as np
 from pydantic import BaseModel, ValidationError
 
+from forsaken.auditing.result import FILE as AUDIT
+from forsaken.auditing.result import KIND as AUDIT_KIND
+from forsaken.auditing.result import SCHEMA as AUDIT_SCHEMA
 from forsaken.errors import OutputError
 from forsaken.jobs.files import ARRAYS, CERTIFICATE, KIND, REPORT, RESULT, SCHEMA
+from forsaken.report.audit_schema import SavedAudit
 from forsaken.report.schema import Certificate, Result
 
-__all__ = ["ARRAYS", "CERTIFICATE", "REPORT", "RESULT", "Run", "read_run"]
+__all__ = ["ARRAYS", "AUDIT", "CERTIFICATE", "REPORT", "RESULT", "Run", "read_run"]
 
 MODELS = ("before", "after", "retrained")
 PARTS = ("forget", "kept", "test", "reference")
 _REMEDY = "run the request again into a new folder, or restore the file"
+_AUDIT_REMEDY = "run forsaken audit again, or restore the file"
 _SHOWN = 5  # problems that one message names
 
 Array = np.ndarray[Any, Any]
@@ -41,12 +46,15 @@ class Run:
         The largest posteriors by the names of posteriors.npz, such as "before_forget".
     certificate : dict or None
         The content of certificate.json, where there is one.
+    audit : dict or None
+        The content of audit.json, where there is one.
     """
 
     name: str
     result: Mapping[str, Any]
     arrays: Mapping[str, Array]
     certificate: Mapping[str, Any] | None = None
+    audit: Mapping[str, Any] | None = None
 
 
 def read_run(folder: Path) -> Run:
@@ -69,10 +77,30 @@ def read_run(folder: Path) -> Run:
     certificate = None
     if (folder / CERTIFICATE).exists():
         certificate = _checked(Certificate, _table(folder / CERTIFICATE), folder / CERTIFICATE)
-    return Run(folder.resolve().name, result, _arrays(folder / ARRAYS, result["counts"]["forget"]), certificate)
+    forgotten = result["counts"]["forget"]
+    arrays = _arrays(folder / ARRAYS, forgotten)
+    audit = _audit(folder / AUDIT, forgotten) if (folder / AUDIT).exists() else None
+    return Run(folder.resolve().name, result, arrays, certificate, audit)
 
 
-def _table(path: Path) -> dict[str, Any]:
+def _audit(path: Path, forgotten: int) -> dict[str, Any]:
+    table = _table(path, _AUDIT_REMEDY)
+    if table.get("kind") != AUDIT_KIND or table.get("schema") != AUDIT_SCHEMA:
+        raise OutputError(
+            f"{path} is of kind {table.get('kind')!r} and schema {table.get('schema')!r}, expected {AUDIT_KIND!r} and "
+            f"{AUDIT_SCHEMA}; {_AUDIT_REMEDY}"
+        )
+    audit = _checked(SavedAudit, table, path, _AUDIT_REMEDY)
+    beyond = [spread["row"] for spread in audit["margins"] if spread["row"] >= forgotten]
+    if beyond:
+        raise OutputError(
+            f"{path} does not belong to this run: it shows the record at place {beyond[0]} of the forget set, which "
+            f"holds {forgotten}; {_AUDIT_REMEDY}"
+        )
+    return audit
+
+
+def _table(path: Path, remedy: str = _REMEDY) -> dict[str, Any]:
     def refuse(name: str) -> NoReturn:
         raise ValueError(f"it holds {name}, which is not JSON")
 
@@ -81,20 +109,20 @@ def _table(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise OutputError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
-        raise OutputError(f"{path} is damaged: it is not JSON ({error}); {_REMEDY}") from error
+        raise OutputError(f"{path} is damaged: it is not JSON ({error}); {remedy}") from error
     if not isinstance(table, dict):
-        raise OutputError(f"{path} is damaged: it holds a {type(table).__name__}, expected a table; {_REMEDY}")
+        raise OutputError(f"{path} is damaged: it holds a {type(table).__name__}, expected a table; {remedy}")
     return table
 
 
-def _checked(kind: type[BaseModel], table: Mapping[str, Any], path: Path) -> dict[str, Any]:
+def _checked(kind: type[BaseModel], table: Mapping[str, Any], path: Path, remedy: str = _REMEDY) -> dict[str, Any]:
     try:
         return kind.model_validate(table).model_dump()
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=False, include_input=False)
         lines = [f"{'.'.join(map(str, one['loc'])) or 'the whole'}: {one['msg']}" for one in found[:_SHOWN]]
         more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-        raise OutputError(f"{path} is damaged: {'; '.join(lines)}{more}; {_REMEDY}") from error
+        raise OutputError(f"{path} is damaged: {'; '.join(lines)}{more}; {remedy}") from error
 
 
 def _arrays(path: Path, forgotten: int) -> dict[str, Array]:

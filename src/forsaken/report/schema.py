@@ -29,11 +29,13 @@ def _shallow(table: dict[str, Any]) -> dict[str, Any]:
 Table = Annotated[dict[str, Any], AfterValidator(_shallow)]
 
 
-class _Part(BaseModel):
+class Part(BaseModel):
+    """A table of a saved file: no type is guessed, and what this version does not know is left out."""
+
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore", allow_inf_nan=False)
 
 
-class Confidence(_Part):
+class Confidence(Part):
     """A share of the forget samples, or their mean largest posterior."""
 
     before: Share
@@ -41,7 +43,7 @@ class Confidence(_Part):
     retrained: Share | None = None
 
 
-class Separation(_Part):
+class Separation(Part):
     """AUC of the largest posterior, forget samples against samples never trained on."""
 
     against: Literal["test", "reference"]
@@ -53,7 +55,7 @@ class Separation(_Part):
     spread_of_others: Share
 
 
-class Retrained(_Part):
+class Retrained(Part):
     """The yardstick: a model retrained without the samples."""
 
     fr: Rate | None
@@ -62,7 +64,7 @@ class Retrained(_Part):
     seconds: Seconds | None
 
 
-class Counts(_Part):
+class Counts(Part):
     """How many samples each set holds."""
 
     forget: Annotated[int, Field(ge=1, le=_MOST)]
@@ -75,7 +77,7 @@ class Counts(_Part):
     kept_members_before: Count | None
 
 
-class ByClass(_Part):
+class ByClass(Part):
     """Test accuracy of each class."""
 
     support: list[Count]
@@ -83,7 +85,7 @@ class ByClass(_Part):
     after: list[Share | None]
 
 
-class Layer(_Part):
+class Layer(Part):
     """How much of one parameter changed."""
 
     name: str
@@ -97,7 +99,7 @@ class Layer(_Part):
         return self
 
 
-class SampleTable(_Part):
+class SampleTable(Part):
     """One entry a forgotten sample."""
 
     score: Literal["oracle", "confidence"]
@@ -118,7 +120,7 @@ class SampleTable(_Part):
         return self
 
 
-class Oracle(_Part):
+class Oracle(Part):
     """How well the oracle tells members from non-members."""
 
     accuracy: Share | None = None
@@ -129,7 +131,7 @@ class Oracle(_Part):
     nonmembers: Count | None = None
 
 
-class Target(_Part):
+class Target(Part):
     """What the target can claim, and what it cannot."""
 
     target: str
@@ -137,7 +139,7 @@ class Target(_Part):
     not_shown: str
 
 
-class Link(_Part):
+class Link(Part):
     """One request of a chain."""
 
     number: Count
@@ -149,7 +151,7 @@ class Link(_Part):
     certificate: str | None
 
 
-class Chain(_Part):
+class Chain(Part):
     """The requests that led to these weights."""
 
     links: Annotated[list[Link], Field(min_length=1)]
@@ -160,7 +162,7 @@ class Chain(_Part):
     advice: list[str]
 
 
-class Cleaning(_Part):
+class Cleaning(Part):
     """What became of the training data."""
 
     rows: Count
@@ -170,7 +172,7 @@ class Cleaning(_Part):
     file: str | None
 
 
-class Step(_Part):
+class Step(Part):
     """One iteration; what a method does not know is None."""
 
     iteration: Count
@@ -181,7 +183,7 @@ class Step(_Part):
     density: Number | None = None
 
 
-class Result(_Part):
+class Result(Part):
     """All of result.json."""
 
     task: str
@@ -230,7 +232,7 @@ class Result(_Part):
         return self
 
 
-class Fingerprint(_Part):
+class Fingerprint(Part):
     """The hash of something, and for a file its format and name."""
 
     sha256: str
@@ -238,33 +240,33 @@ class Fingerprint(_Part):
     name: str | None = None
 
 
-class Weights(_Part):
+class Weights(Part):
     """The weights before and after."""
 
     old: Fingerprint
     new: Fingerprint
 
 
-class Recorded(_Part):
+class Recorded(Part):
     """The records that were forgotten, as keyed hashes."""
 
     count: Count
 
 
-class Kept(_Part):
+class Kept(Part):
     """Whether the mask was written."""
 
     kept: bool
 
 
-class Signature(_Part):
+class Signature(Part):
     """Who signed."""
 
     algorithm: str
     key_id: str
 
 
-class Certificate(_Part):
+class Certificate(Part):
     """The part of certificate.json that the page shows."""
 
     kind: Literal["forsaken.certificate"]

@@ -20,6 +20,7 @@ class Frame:
     across: tuple[float, float]
     upward: tuple[float, float]
     log: bool = False
+    log_across: bool = False
     left: int = 46
     right: int = 12
     top: int = 10
@@ -28,6 +29,8 @@ class Frame:
     def x(self, value: float) -> float:
         """Return how far right a value lies."""
         low, high = self.across
+        if self.log_across:
+            value, low, high = math.log10(value), math.log10(low), math.log10(high)
         return round(self.left + (self.width - self.left - self.right) * _part(value, low, high), 1)
 
     def y(self, value: float) -> float:
@@ -66,6 +69,11 @@ def line(points: Iterable[tuple[float, float]], kind: str) -> Markup:
     """Return a line through points in the picture's units; `kind` names its colour and dashes in the style sheet."""
     path = "L".join(f"{x:g} {y:g}" for x, y in points)
     return Markup('<path class="line {}" d="M{}"/>').format(kind, path) if path else Markup("")
+
+
+def hover(shape: Markup, text: str) -> Markup:
+    """Return shapes that tell a text when pointed at."""
+    return Markup("<g><title>{}</title>{}</g>").format(text, shape)
 
 
 def line_ticks(low: float, high: float, most: int = 5) -> list[float]:

@@ -21,10 +21,13 @@
     var numeric = head.hasAttribute("data-n");
     var words = new Intl.Collator(undefined, { numeric: true });
     var rows = Array.from(table.tBodies[0].rows, function (row) {
-      var text = row.cells[place].textContent.trim();
+      var cell = row.cells[place];
+      var text = cell.dataset.v === undefined ? cell.textContent.trim() : cell.dataset.v;
       return { row: row, key: numeric ? parseFloat(text) : text };
     });
     rows.sort(function (a, b) {
+      // what has no number comes last, whichever way the others are sorted
+      if (numeric && (isNaN(a.key) || isNaN(b.key))) { return isNaN(a.key) - isNaN(b.key); }
       var order = numeric ? a.key - b.key : words.compare(a.key, b.key);
       return up ? order : -order;
     });

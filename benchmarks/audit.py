@@ -1,0 +1,60 @@
+"""The full audit of Forsaken on a scenario: U-LiRA, KLoM and the NeurIPS-2023 score beside their floors.
+
+    FORSAKEN_DATA=... python benchmarks/audit.py --task reuters-35-11 --models 16
+    FORSAKEN_DATA=... python benchmarks/audit.py --task reuters-35-11 --models 64 --device cuda
+
+N originals, each unlearned, and 2 N retrained models; the seconds of the ensemble are the wall time of all trainings
+and unlearnings, measured in this run (nothing is taken from a cache). Writes results/audit-TASK-N-DEVICE.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+
+from common import RESULTS
+
+from forsaken._files import write_atomically
+from forsaken.bench.audit import audit_scenario
+from forsaken.progress import bars
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--task", default="digits", help="a scenario")
+    parser.add_argument("--profile", default="full", choices=("standard", "full"))
+    parser.add_argument("--models", type=int, default=16, help="originals (full) or references (standard)")
+    parser.add_argument("--method", default="forsaken")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    options = parser.parse_args()
+    start = time.perf_counter()
+    with bars() as progress:
+        found = audit_scenario(
+            options.task,
+            options.method,
+            profile=options.profile,
+            models=options.models,
+            seed=options.seed,
+            device=options.device,
+            progress=progress,
+        )
+    seconds = time.perf_counter() - start
+    name = f"audit-{options.task}-{options.method}-{options.profile}-{options.models}-{options.device}.json"
+    told = vars(options) | {"wall_seconds": seconds}
+    content = {"command": "python benchmarks/audit.py", "options": told, "audit": found.to_dict()}
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    write_atomically(RESULTS / name, json.dumps(content, indent=1).encode() + b"\n")
+    print(found.claim.shown, found.claim.not_shown, sep="\n")
+    for number in found.numbers:
+        print(
+            f"{number.name:26s} {number.value}  {number.interval}  before {number.before}  retrained {number.retrained}"
+        )
+    for alarm in found.alarms:
+        print(alarm.name, alarm.raised, alarm.told)
+    print(found.cost, *found.warnings, f"{seconds:.0f} s in all; wrote {name}", sep="\n")
+
+
+if __name__ == "__main__":
+    main()

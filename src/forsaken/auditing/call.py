@@ -1,0 +1,237 @@
+"""`forsaken.audit`: how well a model forgot, by one of three profiles."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from forsaken._random import checked_seed
+from forsaken.auditing.alarms import no_op, over_forgetting
+from forsaken.auditing.case import Case, Sets, Train, as_models, is_network
+from forsaken.auditing.ensembles import Ensembles
+from forsaken.auditing.full import Full, check_count
+from forsaken.auditing.matrices import RETRAINED
+from forsaken.auditing.quick import Quick
+from forsaken.auditing.references import References
+from forsaken.auditing.relearning import relearn_time
+from forsaken.auditing.result import PROFILES, Audit, Profile
+from forsaken.auditing.white import white_box
+from forsaken.auditing.words import COSTS, claim
+from forsaken.data.samples import Samples
+from forsaken.errors import SettingsError, UnknownNameError
+from forsaken.metrics import FEW
+from forsaken.models.logits import Forward
+from forsaken.models.train import Training
+from forsaken.oracles.shadow import ShadowOracle
+from forsaken.progress import reporter
+from forsaken.provenance import provenance
+from forsaken.types import Progress
+from forsaken.unlearning.base import Unlearner
+from forsaken.unlearning.table import build
+
+T = TypeVar("T")
+
+REFERENCES = 8
+_PARTS = ("numbers", "warnings", "roc", "margins", "klom")
+
+
+def audit(
+    before: object,
+    after: object,
+    forget: object,
+    *,
+    profile: Profile = "quick",
+    kept: object = None,
+    retain: object = None,
+    test: object = None,
+    reference: object = None,
+    nonmembers: object = None,
+    retrained: object = None,
+    oracle: ShadowOracle | None = None,
+    training: Training | Train | None = None,
+    method: str | Unlearner = "forsaken",
+    models: int | None = None,
+    folder: Path | str | None = None,
+    engine: str = "local",
+    workers: int | None = None,
+    device: str | torch.device | None = None,
+    forward: Forward | None = None,
+    seed: int = 0,
+    progress: bool | Progress = False,
+) -> Audit:
+    """Measure how well a model forgot. No model that is handed over is changed.
+
+    Parameters
+    ----------
+    before, after : Module or estimator
+        The model that learnt the samples, and the one that is said to have forgotten them.
+    forget : inputs, or pair (inputs, labels)
+        What was to be forgotten; with the labels that were learnt for "standard" and "full".
+    profile : str
+        "quick": no training; FR and CFR by `oracle`, accuracy, confidence. "standard": attacks from a few reference
+        models (RMIA, LiRA), a white-box oracle, relearn time. "full": an ensemble of originals that are made to
+        forget by `method`, against twice as many retrained models: U-LiRA, KLoM, the NeurIPS-2023 score.
+    kept : pair (inputs, labels)
+        Training samples that were to be kept and that the method did not use: all of them for "standard" and "full".
+    retain : pair (inputs, labels)
+        The training samples that the method used.
+    test : pair (inputs, labels)
+        Samples of the task that no model was trained on.
+    reference : inputs, optional
+        What the method was given as references ("full" gives them to it again).
+    nonmembers : pair (inputs, labels), optional
+        Samples like the forgotten ones that no model was trained on. Without them the test samples stand in, which
+        is right where the forgotten samples are of the task themselves.
+    retrained : model or sequence of models, optional
+        Trained without the forgotten samples. Their values stand beside every number.
+    oracle : ShadowOracle, optional
+        For FR and CFR.
+    training : Training, or callable (samples, seed) -> model
+        How models like these are trained, for "standard" and "full". What a callable trains is not cached.
+    method : str or Unlearner
+        What made the model forget, to be repeated on other originals in "full".
+    models : int, optional
+        How many references ("standard", 8) or originals ("full", 16) to train.
+    folder : path, optional
+        Where "full" keeps what it measured of each model, so that it can go on after a kill.
+    engine, workers
+        Where "full" trains: "local", "ray" or "ray://host:port"; see `forsaken.engine.fan_out`.
+    device : str, optional
+        Where to train; by default where the audited model lies.
+    forward : callable, optional
+        How to call a model whose output is not the logits themselves.
+    seed : int
+        Decides which models are trained, and every draw.
+    progress : bool or callable
+        Show a bar, or tell a function of each `Tick`.
+    """
+    if profile not in PROFILES:
+        raise UnknownNameError("profile", profile, PROFILES)
+    given = {"kept": kept, "retain": retain, "test": test, "reference": reference, "nonmembers": nonmembers}
+    sets = Sets(
+        Samples.read(forget, "forget"),
+        **{name: None if value is None else Samples.read(value, name) for name, value in given.items()},
+    )
+    chosen = build(method, {}) if isinstance(method, str) else method
+    if not isinstance(chosen, Unlearner):
+        raise SettingsError(f"method is {chosen!r}, expected a name of forsaken.METHODS or one of its classes, made")
+    case = Case(
+        before,
+        after,
+        sets,
+        retrained=as_models(retrained),
+        oracle=oracle,
+        training=training,
+        method=chosen,
+        forward=forward,
+        seed=checked_seed(seed),
+    )
+    place = case.device if device is None else device
+    with reporter(progress) as told:
+        run = _Run(case, profile, told, device=place)
+        if profile == "standard":
+            run.standard(REFERENCES if models is None else models)
+        elif profile == "full":
+            kept_in = None if folder is None else Path(folder)
+            run.full(FEW if models is None else models, kept_in, engine, workers)
+        return run.audit()
+
+
+@dataclass
+class _Run:
+    """An audit that is being made."""
+
+    case: Case
+    profile: Profile
+    progress: Progress
+    device: str | torch.device
+    found: dict[str, list[Any]] = field(default_factory=lambda: {name: [] for name in _PARTS})
+    cost: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    margins: tuple[Any, Any] = (None, None)
+
+    def __post_init__(self) -> None:
+        self.quick = self._timed("judging", lambda: Quick(self.case))
+
+    def standard(self, count: int) -> None:
+        """Attack with reference models, with a white-box oracle, and by learning the samples again."""
+        case = self.case
+        references = self._timed(
+            "references", lambda: References.fit(case, count, device=self.device, progress=self.progress)
+        )
+        numbers, self.found["roc"] = references.numbers()
+        self.found["numbers"] += numbers
+        self.found["numbers"] += self._timed("white_box", lambda: white_box(case, self.progress))
+        if is_network(case.after) and isinstance(case.training, Training):
+            self.found["numbers"] += self._timed("relearning", lambda: relearn_time(case, self.progress))
+        else:
+            self.found["warnings"].append("relearn time is left out: it is for networks that are trained by a recipe")
+        self.cost["models"] = self.settings["references"] = count
+
+    def full(self, count: int, folder: Path | None, engine: str, workers: int | None) -> None:
+        """Attack with an ensemble of originals and twice as many retrained models."""
+        case = self.case
+        name, method = "unlearned", case.method
+        if method is None:
+            raise SettingsError("the profile full repeats the unlearning, and method is None; give method=")
+        check_count(count)
+        ensembles = Ensembles(
+            case, {name: method}, originals=count, retrained=2 * count, folder=folder, device=self.device
+        )
+        matrices = self._timed(
+            "ensemble", lambda: ensembles.measure(engine=engine, workers=workers, progress=self.progress)
+        )
+        full = self._timed("attacks", lambda: Full(matrices, name, seed=case.seed))
+        self.found["numbers"] += full.numbers()
+        self.found["warnings"] += full.warnings()
+        self.found["roc"], self.found["margins"], self.found["klom"] = full.curves(), full.worst(), full.klom()
+        self.margins = case.margins(case.after, case.sets.named("forget")), matrices.margins[RETRAINED]["forget"]
+        self.cost |= {
+            "models": 3 * count,
+            "training_seconds_a_model": float(matrices.seconds[RETRAINED].mean()),
+            "unlearning_seconds_a_model": float(matrices.seconds[name].mean()),
+        }
+        self.settings |= {"originals": count, "retrained": 2 * count, "watched": ensembles.watched, "engine": engine}
+
+    def audit(self) -> Audit:
+        """Return what was found."""
+        case, quick, found = self.case, self.quick, self.found
+        far, more = over_forgetting(case, quick, *self.margins)
+        alarms = (no_op(case, quick), far)
+        numbers = (*found["numbers"], *more, *quick.numbers())
+        method = case.method
+        self.settings |= {
+            "seed": case.seed,
+            "method": None if method is None else {"class": type(method).__name__, **method.settings},
+            "counts": {name: len(part) for name, part in vars(case.sets).items() if isinstance(part, Samples)},
+            "recipe": case.training.recipe.to_dict() if isinstance(case.training, Training) else None,
+            "device": str(self.device),
+        }
+        return Audit(
+            profile=self.profile,
+            claim=claim(self.profile, numbers, alarms),
+            numbers=numbers,
+            alarms=alarms,
+            warnings=(*found["warnings"], *quick.warnings()),
+            cost={
+                "told": COSTS[self.profile],
+                **self.cost,
+                "seconds": sum(self.cost.get("seconds_by_part", {}).values()),
+            },
+            roc=tuple(found["roc"]),
+            margins=tuple(found["margins"]),
+            klom=tuple(found["klom"]),
+            settings=self.settings,
+            provenance=provenance(),
+        )
+
+    def _timed(self, name: str, work: Callable[[], T]) -> T:
+        start = time.perf_counter()
+        result = work()
+        self.cost.setdefault("seconds_by_part", {})[name] = time.perf_counter() - start
+        return result

@@ -1,0 +1,191 @@
+"""What an audit looks at: the model before and after, the data, and how such a model is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+from torch import nn
+
+from forsaken.data.nest import leaves, shape_of
+from forsaken.data.samples import Samples, join
+from forsaken.errors import InputError, SettingsError
+from forsaken.metrics import margins
+from forsaken.models.linear import LinearModel
+from forsaken.models.logits import Forward, as_module, predict_logits
+from forsaken.models.train import Training
+from forsaken.oracles.shadow import ShadowOracle
+from forsaken.unlearning.base import Unlearner
+
+Array = np.ndarray[Any, Any]
+Train: TypeAlias = Callable[[Samples, int], Any]
+"""Trains a model like the audited one on samples, by a seed."""
+
+NAMES = ("forget", "kept", "retain", "test", "reference", "nonmembers")
+
+
+@dataclass(frozen=True)
+class Sets:
+    """The samples of an audit. All but `forget` may be missing; what needs them says so.
+
+    Attributes
+    ----------
+    forget : Samples
+        What was to be forgotten.
+    kept : Samples or None
+        The training samples that were to be kept and that the method did not use.
+    retain : Samples or None
+        Those that the method used. Kept and retained samples together are what a retrained model learns from.
+    test : Samples or None
+        Labelled samples of the task that no model was trained on.
+    reference : Samples or None
+        What the method was given as references.
+    nonmembers : Samples or None
+        Labelled samples like the forgotten ones that no model was trained on; the test samples where there are none.
+    """
+
+    forget: Samples
+    kept: Samples | None = None
+    retain: Samples | None = None
+    test: Samples | None = None
+    reference: Samples | None = None
+    nonmembers: Samples | None = None
+
+    def __post_init__(self) -> None:
+        shape = shape_of(self.forget.inputs)
+        for name in NAMES:
+            part: Samples | None = getattr(self, name)
+            if part is not None and shape_of(part.inputs) != shape:
+                raise InputError(
+                    f"{name} holds samples of shape {shape_of(part.inputs)}, but forget of shape {shape}; give both as "
+                    "the model takes them"
+                )
+
+    @cached_property
+    def remaining(self) -> Samples:
+        """What a retrained model learns from, with labels."""
+        parts = [self.named(name) for name in ("kept", "retain") if getattr(self, name) is not None]
+        if not parts:
+            raise InputError(
+                "models cannot be retrained without the remaining training data; give them: kept=(inputs, labels), and "
+                "retain=(inputs, labels) for those that the method used"
+            )
+        return join(parts)
+
+    @cached_property
+    def train(self) -> Samples:
+        """What the audited model learnt from: the remaining data, then the forgotten samples."""
+        return join([self.remaining, self.named("forget")])
+
+    @property
+    def strangers(self) -> Samples:
+        """Samples like the forgotten ones that no model was trained on, with labels."""
+        return self.named("test" if self.nonmembers is None else "nonmembers")
+
+    def named(self, name: str) -> Samples:
+        """Return a set that must be there, with labels."""
+        part: Samples | None = getattr(self, name)
+        if part is None or part.labels is None:
+            found = "is not given" if part is None else "has no labels"
+            raise InputError(f"{name} {found}, and this part of the audit needs it; give {name}=(inputs, labels)")
+        return part
+
+
+@dataclass(frozen=True)
+class Case:
+    """One model that forgot, with all that an audit may use.
+
+    Attributes
+    ----------
+    before, after : Module or estimator
+        The model that learnt the forgotten samples, and the one that is said to have forgotten them.
+    sets : Sets
+        The data.
+    retrained : tuple
+        Models that were trained without the forgotten samples.
+    oracle : ShadowOracle or None
+        Who judges membership from posteriors.
+    training : Training, callable or None
+        How models like these are trained.
+    method : Unlearner or None
+        What made the model forget, to be repeated on other originals.
+    """
+
+    before: Any
+    after: Any
+    sets: Sets
+    retrained: tuple[Any, ...] = ()
+    oracle: ShadowOracle | None = None
+    training: Training | Train | None = None
+    method: Unlearner | None = None
+    forward: Forward | None = None
+    seed: int = 0
+
+    @property
+    def trained(self) -> Training | Train:
+        """How to train, where that must be known."""
+        if self.training is None:
+            raise SettingsError(
+                "this profile trains models of its own, and training is None; give how the audited model was trained: "
+                "training=forsaken.Training(build, forsaken.Recipe(...)), or a function (samples, seed) -> model"
+            )
+        return self.training
+
+    @property
+    def network(self) -> Training:
+        """How to train, where it must be a network that is trained by a recipe."""
+        if not isinstance(self.trained, Training):
+            raise SettingsError("this part of the audit needs training=forsaken.Training(build, recipe)")
+        return self.trained
+
+    @property
+    def device(self) -> str:
+        """Where the audited model lies."""
+        return next((str(weight.device) for weight in as_module(self.after).parameters()), "cpu")
+
+    def margins(self, model: Any, samples: Samples) -> Array:
+        """Return how far a model is on the side of each sample's label, from its logits in float64."""
+        logits = predict_logits(model, Samples(samples.inputs), forward=self.forward).double().numpy()
+        labels = labels_of(samples)
+        if labels.max(initial=0) >= logits.shape[1]:
+            raise InputError(
+                f"a label is {labels.max()}, but the model has {logits.shape[1]} classes; number them from 0"
+            )
+        return np.asarray(margins(logits, labels))
+
+
+def labels_of(samples: Samples) -> Array:
+    """Return the labels of samples that have some."""
+    if samples.labels is None:
+        raise InputError("the samples have no labels; give (inputs, labels)")
+    return samples.labels.numpy()
+
+
+def is_network(model: Any) -> bool:
+    """Return whether a model is a network, not an estimator's linear layer."""
+    module = as_module(model)
+    return isinstance(module, nn.Module) and not isinstance(module, LinearModel)
+
+
+def some(samples: Samples, most: int, draw: np.random.Generator) -> Samples:
+    """Return at most so many samples, drawn at random and kept in order."""
+    if len(samples) <= most:
+        return samples
+    return samples.rows(np.sort(draw.permutation(len(samples))[:most]))
+
+
+def plain_input(samples: Samples) -> bool:
+    """Return whether the inputs are one tensor, as `train` hands them to a network."""
+    return len(leaves(samples.inputs)) == 1 and not isinstance(samples.inputs, dict | tuple)
+
+
+def as_models(retrained: object) -> tuple[Any, ...]:
+    """Return the retrained models that were handed over: none, one or several."""
+    if retrained is None:
+        return ()
+    if isinstance(retrained, Sequence) and not isinstance(retrained, nn.Sequential):
+        return tuple(retrained)
+    return (retrained,)

@@ -1,0 +1,67 @@
+"""A hash of all that decides what is measured of a model: what was saved under another one is never taken for it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from forsaken._random import torch_seed
+from forsaken.data.nest import leaves
+from forsaken.data.samples import Samples
+from forsaken.models.logits import Forward
+from forsaken.models.train import Training, usable_device
+from forsaken.models.weights import fingerprint
+from forsaken.provenance import provenance
+from forsaken.unlearning.base import Unlearner
+
+
+def training_identity(
+    training: Training,
+    data: Samples,
+    views: Mapping[str, Samples],
+    *,
+    device: str | torch.device,
+    forward: Forward | None,
+) -> str:
+    """Return the hash of a training and of what its models are looked at on; the seed of a model is apart."""
+    with torch_seed(0):
+        network = training.build()
+    told = {
+        "versions": provenance()["versions"],
+        "device": usable_device(device).type,
+        "recipe": training.recipe.to_dict(),
+        "network": [str(network), fingerprint(network)],
+        "forward": _name(forward),
+        "data": _digest(data),
+        "views": {name: _digest(part) for name, part in views.items()},
+    }
+    return _hash(told)
+
+
+def method_identity(base: str, name: str, method: Unlearner, given: Mapping[str, Samples | None]) -> str:
+    """Return the hash of a method run on originals with the identity `base`, given some sets."""
+    sets = {part: None if samples is None else _digest(samples) for part, samples in given.items()}
+    return _hash([base, name, type(method).__qualname__, method.settings, sets])
+
+
+def _digest(samples: Samples) -> str:
+    parts = [*leaves(samples.inputs), *([] if samples.labels is None else [samples.labels])]
+    digest = hashlib.blake2b(digest_size=16)
+    for leaf in parts:
+        digest.update(f"{leaf.dtype}{tuple(leaf.shape)}".encode())
+        digest.update(leaf.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _name(function: Any) -> str | None:
+    return (
+        None if function is None else f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', '')}"
+    )
+
+
+def _hash(told: Any) -> str:
+    return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()

@@ -1,0 +1,208 @@
+"""Membership attacks from a handful of reference models: LiRA (Carlini et al. 2022), RMIA (Zarifzadeh et al. 2024).
+
+The forgotten samples and as many that no model was trained on are the candidates. Every reference model learns the
+remaining data and a random half of the candidates, so that each candidate is inside half of the references and outside
+the others, whichever of the two kinds it is of. The attacks then score all candidates under the model that forgot. If
+it has forgotten, its forgotten samples score like the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from forsaken._random import generator
+from forsaken.auditing.case import Case, labels_of, plain_input, some
+from forsaken.auditing.curves import curve
+from forsaken.auditing.result import Curve, Number
+from forsaken.data.duplicates import content_keys
+from forsaken.data.samples import Samples, join
+from forsaken.errors import InputError
+from forsaken.metrics import bootstrap_interval, lira, margins, rmia, roc, separation, tpr_at
+from forsaken.models.ensemble import train_many
+from forsaken.models.logits import LogitModel, predict_logits
+from forsaken.models.train import Training
+from forsaken.types import Progress, Tick, silent
+
+Array = np.ndarray[Any, Any]
+
+LEAST = 4  # references: two with and two without each candidate
+_SEEDS, _HALVES, _OTHERS = 65, 66, 67  # purposes of the seed
+_POPULATION = 500
+_DRAWS = 400
+STAGE = "train the references"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The margins of one model on the candidates, and its posteriors of their labels on the population too."""
+
+    margins: Array
+    probabilities: Array
+    population: Array
+
+
+@dataclass(frozen=True)
+class References:
+    """Margins of reference models on candidates (forgotten samples first, then as many others).
+
+    Attributes
+    ----------
+    case : Case
+        The audit's data and models.
+    candidates : Samples
+        Forgotten samples, then samples like them that the audited model was not trained on.
+    forgotten : int
+        How many of the candidates are forgotten ones.
+    population : Samples
+        Test samples that no model was trained on, for RMIA.
+    inside : bool array, models x candidates
+        Which candidates each reference model was trained on.
+    models : tuple of Seen
+        What each reference says.
+    """
+
+    case: Case
+    candidates: Samples
+    forgotten: int
+    population: Samples
+    inside: Array
+    models: tuple[Seen, ...]
+
+    @classmethod
+    def fit(
+        cls, case: Case, count: int, *, device: str | torch.device = "cpu", progress: Progress = silent
+    ) -> References:
+        """Train the reference models."""
+        if count < LEAST or count % 2:
+            raise InputError(f"{count} reference models, expected an even number of at least {LEAST}")
+        sets = case.sets
+        draw = generator(case.seed, _OTHERS)
+        forgotten = sets.named("forget")
+        others = some(sets.strangers, len(forgotten), draw)
+        population = _apart(sets.named("test"), others) if sets.nonmembers is None else sets.named("test")
+        population = some(population, _POPULATION, draw)
+        candidates = join([forgotten, others])
+        inside = halves(count, len(candidates), generator(case.seed, _HALVES))
+        seeds = [int(seed) for seed in generator(case.seed, _SEEDS).integers(2**32, size=count)]
+        data = join([sets.remaining, candidates])
+        base = np.arange(len(sets.remaining))
+        rows = [np.concatenate([base, len(base) + np.flatnonzero(part)]) for part in inside]
+        seen = tuple(
+            look(case, model, candidates, population) for model in _trained(case, data, rows, seeds, device, progress)
+        )
+        return cls(case, candidates, len(forgotten), population, inside, seen)
+
+    def attacks(self, model: Any) -> dict[str, Array]:
+        """Return the scores of every candidate under a model, by the name of the attack. Higher means member."""
+        seen = look(self.case, model, self.candidates, self.population)
+        return {
+            "lira": lira(seen.margins, np.stack([one.margins for one in self.models]), self.inside),
+            "rmia": rmia(
+                seen.probabilities,
+                np.stack([one.probabilities for one in self.models]),
+                self.inside,
+                seen.population,
+                np.stack([one.population for one in self.models]),
+            ),
+        }
+
+    def numbers(self) -> tuple[list[Number], list[Curve]]:
+        """Return both attacks on the model that forgot, beside the model before and retrained ones."""
+        case = self.case
+        after, before = self.attacks(case.after), self.attacks(case.before)
+        retrained = [self.attacks(model) for model in case.retrained]
+        found, curves = [], []
+        for name, label in (("rmia", "RMIA"), ("lira", "LiRA")):
+            scores = self._split(after[name])
+            told: dict[str, Any] = {"n": len(after[name]), "unit": "samples"}
+            usual = [self._split(each[name]) for each in retrained]
+            found += [
+                Number(
+                    f"{name}_auc",
+                    f"{label}: forgotten samples against samples never seen, AUC",
+                    separation(*scores),
+                    "half",
+                    **told,
+                    interval=bootstrap_interval(separation, *scores, draws=_DRAWS, seed=case.seed),
+                    retrained=float(np.mean([separation(*each) for each in usual])) if usual else None,
+                    before=separation(*self._split(before[name])),
+                ),
+                Number(
+                    f"{name}_tpr_1",
+                    f"{label}: true positives at 1 % false ones",
+                    tpr_at(roc(*scores), 0.01),
+                    "lower",
+                    **told,
+                    retrained=float(np.mean([tpr_at(roc(*each), 0.01) for each in usual])) if usual else None,
+                    before=tpr_at(roc(*self._split(before[name])), 0.01),
+                ),
+            ]
+            if name == "lira":
+                curves = [curve("unlearned", roc(*scores)), curve("doing nothing", roc(*self._split(before[name])))]
+                curves += [curve("retrained", roc(*each)) for each in usual[:1]]
+        return found, curves
+
+    def _split(self, scores: Array) -> tuple[Array, Array]:
+        return scores[: self.forgotten], scores[self.forgotten :]
+
+
+def halves(models: int, samples: int, draw: np.random.Generator) -> Array:
+    """Return which samples each model sees: every sample is seen by exactly half of the models.
+
+    >>> inside = halves(4, 6, np.random.default_rng(0))
+    >>> inside.shape, inside.sum(0).tolist()
+    ((4, 6), [2, 2, 2, 2, 2, 2])
+    """
+    order = draw.random((models, samples)).argsort(0)
+    return order < models // 2
+
+
+def look(case: Case, model: Any, candidates: Samples, population: Samples) -> Seen:
+    """Return a model's margins and the posteriors of the labels."""
+
+    def of(samples: Samples) -> Array:
+        logits = predict_logits(model, Samples(samples.inputs), forward=case.forward).double().numpy()
+        return np.asarray(margins(logits, labels_of(samples)))
+
+    own = of(candidates)
+    return Seen(own, _probability(own), _probability(of(population)))
+
+
+def _probability(phi: Array) -> Array:
+    """Return p from its logit; never 0, which no ratio could take."""
+    return np.asarray(np.maximum(1 / (1 + np.exp(-np.clip(phi, -700, 700))), 1e-300))
+
+
+def _apart(samples: Samples, taken: Samples) -> Samples:
+    """Return the test samples that are no candidates."""
+    ours, theirs = content_keys(samples, taken)
+    known = set(theirs)
+    rows = np.array([at for at, key in enumerate(ours) if key not in known], dtype=np.intp)
+    if not len(rows):
+        raise InputError(
+            f"all {len(samples)} test samples are candidates, and none is left for the population; give nonmembers=, "
+            "or more test samples than forgotten ones"
+        )
+    return samples.rows(rows)
+
+
+def _trained(
+    case: Case, data: Samples, rows: list[Array], seeds: list[int], device: str | torch.device, progress: Progress
+) -> Any:
+    training = case.trained
+    if not isinstance(training, Training):
+        for at, (part, seed) in enumerate(zip(rows, seeds, strict=True)):
+            progress(Tick(STAGE, at, len(seeds)))
+            yield training(data.rows(part), seed)
+        progress(Tick(STAGE, len(seeds), len(seeds)))
+        return
+    plain = case.forward is None and plain_input(data)
+    build = training.build if plain else lambda: LogitModel(training.build(), case.forward)
+    for chunk in train_many(
+        build, data, training.recipe, rows=rows, seeds=seeds, device=device, progress=progress, stage=STAGE
+    ):
+        yield from (model.model if isinstance(model, LogitModel) else model for model in chunk)

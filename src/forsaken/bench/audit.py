@@ -1,0 +1,97 @@
+"""The audit of a method on a scenario: everything is trained here, so that only the name and the seed are asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from forsaken._random import generator
+from forsaken.auditing.call import audit
+from forsaken.auditing.result import Audit, Profile
+from forsaken.bench.trial import prepare
+from forsaken.data.samples import Samples
+from forsaken.data.scenario import Scenario
+from forsaken.models.fit import training_of
+from forsaken.types import Progress, silent
+from forsaken.unlearning.base import Unlearner
+from forsaken.unlearning.table import build
+
+_LABELS = 71  # purpose of the seed
+
+
+def audit_scenario(
+    name: str,
+    method: str | Unlearner = "forsaken",
+    *,
+    profile: Profile = "full",
+    models: int | None = None,
+    seed: int = 0,
+    folder: Path | None = None,
+    engine: str = "local",
+    device: str | torch.device = "cpu",
+    progress: Progress = silent,
+) -> Audit:
+    """Train a scenario's target, make it forget, and audit the result.
+
+    Parameters
+    ----------
+    name : str
+        The scenario; the samples to forget, what is trained and how follow from it.
+    method : str or Unlearner
+        What makes the target forget.
+    profile, models, folder, engine, device
+        See `forsaken.audit`.
+    seed : int
+        Decides the split, the trainings and every draw.
+    """
+    stage = prepare(name, seed, progress, device=device)
+    scenario = stage.scenario
+    reference, strangers = held_out(scenario)
+    chosen = build(method, {}) if isinstance(method, str) else method
+    result = chosen(
+        stage.target,
+        scenario.forget,
+        reference,
+        scenario.retain,
+        training=training_of(scenario, device),
+        seed=seed,
+        progress=progress,
+    )
+    return audit(
+        stage.target,
+        result.model,
+        scenario.forget,
+        profile=profile,
+        kept=scenario.unseen_kept,
+        retain=scenario.retain,
+        test=scenario.test,
+        reference=reference,
+        nonmembers=strangers,
+        retrained=stage.retrained,
+        oracle=stage.oracle,
+        training=training_of(scenario, device),
+        method=chosen,
+        models=models,
+        folder=folder,
+        engine=engine,
+        device=device,
+        seed=seed,
+        progress=progress,
+    )
+
+
+def held_out(scenario: Scenario) -> tuple[Samples, Samples | None]:
+    """Part the references: some for the method, and as many as are forgotten for the attacks, which it never sees.
+
+    Strangers are learnt under random labels, so those that the attacks compare with get random labels too. Where the
+    samples to forget are of the task itself, the test samples are what they are compared with.
+    """
+    count = len(scenario.forget)
+    if not scenario.outsiders or len(scenario.reference) < 2 * count:
+        return scenario.reference, None
+    rest = np.arange(len(scenario.reference) - count)
+    last = scenario.reference.rows(np.arange(len(scenario.reference) - count, len(scenario.reference)))
+    labels = generator(scenario.seed, _LABELS).integers(scenario.classes, size=count)
+    return scenario.reference.rows(rest), Samples(last.inputs, torch.from_numpy(labels))

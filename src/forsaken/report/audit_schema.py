@@ -1,0 +1,106 @@
+"""What a saved audit must look like, so that drawing it never meets a surprise."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from forsaken.report.schema import Count, Number, Part, Share, Table
+
+_MOST = 100_000  # points of a curve, or models of a histogram
+
+
+def _ordered(ends: list[float]) -> list[float]:
+    if ends[0] > ends[1]:
+        raise ValueError(f"its lower end {ends[0]:g} lies above its upper end {ends[1]:g}")
+    return ends
+
+
+Pair = Annotated[list[Number], Field(min_length=2, max_length=2)]
+Interval = Annotated[Pair, AfterValidator(_ordered)]
+Margins = Annotated[list[Number], Field(min_length=1, max_length=_MOST)]
+Rates = Annotated[list[Share], Field(min_length=2, max_length=_MOST)]
+
+
+class SavedNumber(Part):
+    """One number, with all that it takes to read it."""
+
+    name: str
+    label: str
+    value: Number | None
+    direction: Literal["lower", "higher", "half", "retrained"]
+    n: Count
+    unit: str
+    interval: Interval | None = None
+    retrained: Number | None = None
+    before: Number | None = None
+    floor: Interval | None = None
+    note: str | None = None
+
+
+class SavedAlarm(Part):
+    """One of the two alarms."""
+
+    name: Literal["over-forgetting", "no-op"]
+    raised: bool | None
+    told: str
+
+
+class SavedClaim(Part):
+    """What was shown, and what was not."""
+
+    shown: str
+    not_shown: str
+
+
+class SavedCurve(Part):
+    """A ROC curve: both rates rise, point by point."""
+
+    name: str
+    fpr: Rates
+    tpr: Rates
+
+    @model_validator(mode="after")
+    def _is_a_curve(self) -> SavedCurve:
+        if len(self.fpr) != len(self.tpr):
+            raise ValueError(f"fpr has {len(self.fpr)} points, but tpr has {len(self.tpr)}")
+        if any(after < before for rates in (self.fpr, self.tpr) for before, after in pairwise(rates)):
+            raise ValueError("its rates fall somewhere, and those of a ROC curve only rise")
+        return self
+
+
+class SavedSpread(Part):
+    """The margins of one forgotten sample under many models."""
+
+    row: Count
+    unlearned: Margins
+    retrained: Margins
+    before: Annotated[list[Number], Field(max_length=_MOST)]
+
+
+class SavedDivergence(Part):
+    """KLoM on one set: mean and 95th percentile, of three pairs."""
+
+    part: Literal["forget", "retain", "test"]
+    n: Count
+    value: Pair
+    floor: Pair
+    ceiling: Pair
+
+
+class SavedAudit(Part):
+    """All of audit.json."""
+
+    profile: Literal["quick", "standard", "full"]
+    claim: SavedClaim
+    numbers: Annotated[list[SavedNumber], Field(max_length=200)]
+    alarms: Annotated[list[SavedAlarm], Field(max_length=2)]
+    warnings: Annotated[list[str], Field(max_length=200)]
+    cost: Table
+    roc: Annotated[list[SavedCurve], Field(max_length=50)]
+    margins: Annotated[list[SavedSpread], Field(max_length=1000)]
+    klom: Annotated[list[SavedDivergence], Field(max_length=3)]
+    settings: Table
+    provenance: Table

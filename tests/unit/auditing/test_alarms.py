@@ -1,0 +1,89 @@
+"""The two alarms: nothing forgotten, and too much forgotten."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from small_case import Small
+
+from forsaken.auditing.alarms import no_op, outside_band, over_forgetting
+from forsaken.auditing.case import Case, Sets
+from forsaken.auditing.quick import Quick
+
+
+def case(trained: Small, after: object, *, retrained: tuple = (), oracle: bool = True) -> Case:
+    sets = Sets(trained.forget, kept=trained.kept, test=trained.test, nonmembers=trained.nonmembers)
+    judge = trained.oracle if oracle else None
+    return Case(trained.before, after, sets, retrained=retrained, oracle=judge, training=trained.training)
+
+
+def noise(trained: Small, size: float) -> torch.nn.Module:
+    model = copy.deepcopy(trained.before)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(size * torch.randn(weight.shape, generator=torch.Generator().manual_seed(0)))
+    return model
+
+
+def test_the_same_weights_are_a_no_op(trained):
+    ours = case(trained, copy.deepcopy(trained.before))
+    told = no_op(ours, Quick(ours))
+    assert told.raised
+    assert "No weight has changed" in told.told
+
+
+def test_other_weights_with_the_same_answers_are_a_no_op(trained):
+    ours = case(trained, noise(trained, 1e-7))
+    told = no_op(ours, Quick(ours))
+    assert told.raised
+    assert "for none of the 20 forgotten samples" in told.told
+
+
+def test_a_model_that_forgot_raises_nothing(trained):
+    ours = case(trained, trained.after, retrained=(trained.retrained,))
+    quick = Quick(ours)
+    assert no_op(ours, quick).raised is False
+
+
+def test_without_a_retrained_model_too_much_cannot_be_told(trained):
+    ours = case(trained, trained.after)
+    alarm, numbers = over_forgetting(ours, Quick(ours), None, None)
+    assert alarm.raised is None
+    assert numbers == []
+
+
+def test_confidence_far_below_a_retrained_model_is_too_much(trained):
+    flat = copy.deepcopy(trained.before)
+    with torch.no_grad():
+        for weight in flat.parameters():
+            weight.mul_(0.1)
+    ours = case(trained, flat, retrained=(trained.before,))
+    alarm, _ = over_forgetting(ours, Quick(ours), None, None)
+    assert alarm.raised
+    assert "less sure" in alarm.told
+    same = case(trained, trained.retrained, retrained=(trained.retrained,))
+    assert over_forgetting(same, Quick(same), None, None)[0].raised is False
+
+
+def test_the_band_is_two_standard_deviations_wide_and_never_narrower_than_the_floor():
+    retrained = np.array([[0.0, 5.0], [2.0, 5.0], [4.0, 5.0]])  # means 2 and 5, deviations 2 and 0
+    below, above = outside_band(np.array([-2.0, 5.19]), retrained)
+    assert below.tolist() == [True, False]
+    assert above.tolist() == [False, False]
+    below, above = outside_band(np.array([5.93, 5.2]), retrained)
+    assert below.tolist() == [False, False]
+    assert above.tolist() == [True, True]
+
+
+@pytest.mark.parametrize(("shift", "raised"), [(0.0, False), (-6.0, True), (6.0, False)])
+def test_samples_below_the_band_of_many_retrained_models_are_too_much(trained, shift, raised):
+    draw = np.random.default_rng(0)
+    retrained = draw.normal(size=(30, len(trained.forget)))
+    ours = case(trained, trained.after)
+    alarm, (number,) = over_forgetting(ours, Quick(ours), draw.normal(size=len(trained.forget)) + shift, retrained)
+    assert alarm.raised is raised
+    assert (number.value > 0.8) is (shift == 0)
+    assert 0.85 < number.retrained < 1

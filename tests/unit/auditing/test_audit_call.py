@@ -1,0 +1,117 @@
+"""forsaken.audit: three profiles, one result."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+from small_case import METHOD, Small
+
+import forsaken
+from forsaken import METHODS, Audit
+from forsaken.data.samples import Samples
+from forsaken.errors import InputError, SettingsError
+from forsaken.types import Tick
+
+
+def audit(trained: Small, **changes: object) -> Audit:
+    given = {"training": trained.training, "retrained": trained.retrained, "oracle": trained.oracle, "method": METHOD}
+    return forsaken.audit(trained.before, trained.after, trained.forget, **{**trained.sets, **given, **changes})
+
+
+@pytest.fixture(scope="module")
+def full(trained: Small) -> Audit:
+    return audit(trained, profile="full", models=4)
+
+
+def test_full_finds_that_the_originals_remember(full):
+    assert full["u_lira_auc"].before > 0.9
+    assert full["u_lira_auc"].floor[0] < 0.5 < full["u_lira_auc"].floor[1]
+    assert full.cost["models"] == 12
+    assert any("4 originals" in warning for warning in full.warnings)
+    assert "U-LiRA" in full.claim.shown
+    assert [alarm.name for alarm in full.alarms] == ["no-op", "over-forgetting"]
+    assert Audit.from_dict(full.to_dict()).to_dict() == full.to_dict()
+
+
+def test_every_number_has_a_direction_an_n_and_an_interval_or_none_can_be_had(full):
+    for number in full.numbers:
+        assert number.n > 0
+        assert number.interval is not None, number.name
+        assert number.name == "oracle_balanced_accuracy" or number.retrained is not None, number.name
+
+
+def test_a_method_that_does_nothing_is_no_better_than_the_originals(trained):
+    idle = audit(replace(trained, after=trained.before), profile="full", models=4, method="do-nothing")
+    assert idle["u_lira_auc"].value == idle["u_lira_auc"].before
+    assert idle.alarmed
+    assert "Nothing was forgotten" in idle.claim.shown
+
+
+def test_standard_attacks_with_references_the_weights_and_time(trained):
+    ticks: list[Tick] = []
+    found = audit(trained, profile="standard", models=4, progress=ticks.append)
+    names = {number.name for number in found.numbers}
+    assert {"rmia_auc", "lira_auc", "white_box_auc", "white_box_fr", "relearn_steps", "fr", "accuracy"} <= names
+    assert found["relearn_steps"].before == 0
+    assert found["white_box_auc"].before > 0.6
+    assert {tick.stage for tick in ticks} >= {"train the references", "relearn"}
+
+
+def test_the_same_seed_gives_the_same_audit(trained, full):
+    again = audit(trained, profile="full", models=4)
+    assert [number.value for number in again.numbers] == [number.value for number in full.numbers]
+
+
+def test_scikit_learn_models_are_audited_by_a_function_that_fits_them(trained):
+    def fitted(data: Samples, seed: int) -> LogisticRegression:
+        draw = np.random.default_rng(seed).permutation(len(data))[: int(0.9 * len(data))]
+        return LogisticRegression(C=100, max_iter=500).fit(data.inputs.numpy()[draw], data.labels.numpy()[draw])
+
+    whole = forsaken.data.samples.join([trained.kept, trained.retain, trained.forget])
+    before = LogisticRegression(C=100, max_iter=500).fit(whole.inputs.numpy(), whole.labels.numpy())
+    after = METHOD(before, trained.forget, trained.reference, trained.retain).model
+    for profile in ("standard", "full"):
+        found = forsaken.audit(
+            before, after, trained.forget, **trained.sets, training=fitted, method=METHOD, profile=profile, models=4
+        )
+        assert len(found.numbers) > 5
+    assert found["ensemble_accuracy_test"].retrained > 0.5
+
+
+@pytest.mark.parametrize("profile", ["standard", "full"])
+def test_without_a_training_that_is_told(trained, profile):
+    with pytest.raises(SettingsError, match="training is None"):
+        audit(trained, profile=profile, training=None, models=4)
+
+
+@pytest.mark.parametrize(("missing", "profile"), [("kept", "full"), ("test", "full"), ("test", "standard")])
+def test_a_set_that_is_needed_is_named(trained, missing, profile):
+    with pytest.raises(InputError, match=f"{missing} is not given"):
+        audit(trained, profile=profile, models=4, **{missing: None})
+
+
+def test_labels_of_the_forgotten_samples_are_needed_where_margins_are(trained):
+    with pytest.raises(InputError, match="forget has no labels"):
+        audit(replace(trained, forget=Samples(trained.forget.inputs)), profile="full", models=4)
+
+
+@pytest.mark.parametrize("models", [1, 3])
+def test_too_few_models_are_refused_before_anything_is_trained(trained, models):
+    def never(data: Samples, seed: int) -> object:
+        raise AssertionError("trained")
+
+    with pytest.raises((InputError, SettingsError), match="at least 4"):
+        audit(trained, profile="full", models=models, training=never)
+
+
+def test_a_method_is_a_name_or_an_unlearner(trained):
+    with pytest.raises(SettingsError, match=r"expected a name of forsaken\.METHODS"):
+        audit(trained, method=METHODS["scrub"])
+
+
+def test_a_device_that_is_not_there_is_told(trained):
+    with pytest.raises(SettingsError, match="device 'nowhere' cannot be used"):
+        audit(trained, profile="full", models=4, device="nowhere")

@@ -1,0 +1,185 @@
+"""Ensembles: what is measured of each model, kept under a hash of all that decides it, and taken up after a kill."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from small_case import METHOD, RECIPE, Small, build
+
+from forsaken import METHODS, Recipe, Training
+from forsaken.auditing.case import Case, Sets
+from forsaken.auditing.ensembles import Ensembles
+from forsaken.data.samples import Samples
+from forsaken.errors import ForsakenError, InputError, NonFiniteError, SettingsError
+from forsaken.metrics import margins
+from forsaken.types import Tick
+
+FAST = replace(RECIPE, epochs=3)
+
+
+def ensembles(trained: Small, folder: Path | None = None, **changes: object) -> Ensembles:
+    sets = Sets(trained.forget, **trained.sets)
+    case = Case(trained.before, trained.after, sets, training=changes.pop("training", Training(build, FAST)))
+    given = {"methods": {"unlearned": METHOD}, "originals": 2, "retrained": 3, "folder": folder, "watched": 30}
+    return Ensembles(case, **{**given, **changes})
+
+
+def counted(trained: Small, calls: list[int]) -> Training:
+    def made() -> torch.nn.Module:
+        calls.append(1)
+        return build()
+
+    return Training(made, FAST)
+
+
+def test_rows_are_models_and_columns_samples_of_each_set(trained):
+    found = ensembles(trained).measure()
+    assert {who: sets["forget"].shape for who, sets in found.margins.items()} == {
+        "before": (2, 20),
+        "unlearned": (2, 20),
+        "retrained": (3, 20),
+    }
+    assert {part: matrix.shape[1] for part, matrix in found.margins["before"].items()} == {
+        "forget": 20,
+        "retain": 30,
+        "test": 30,
+    }
+    assert {part: rate.shape for part, rate in found.accuracy["retrained"].items()} == {"retain": (3,), "test": (3,)}
+
+
+def test_margins_are_those_of_models_trained_one_by_one(trained):
+    ours = ensembles(trained)
+    found = ours.measure()
+    roles = list(ours._wanted())
+    for at, (role, seed) in enumerate(roles):
+        data = ours.case.sets.train if role == "before" else ours.case.sets.remaining
+        model = Training(build, FAST).run(data, seed=seed)
+        logits = model(trained.forget.inputs).detach().double().numpy()
+        row = at if role == "before" else at - 2
+        expected = margins(logits, trained.forget.labels.numpy())
+        assert np.allclose(found.margins[role]["forget"][row], expected, atol=1e-3)
+
+
+def test_a_second_measurement_reads_and_trains_nothing(trained, tmp_path):
+    first = ensembles(trained, tmp_path).measure()
+    calls: list[int] = []
+    again = ensembles(trained, tmp_path, training=counted(trained, calls))
+    again._keys  # noqa: B018 (the hash builds the network once)
+    calls.clear()
+    second = again.measure()
+    assert calls == []
+    for who, sets in first.margins.items():
+        for part, matrix in sets.items():
+            assert np.array_equal(matrix, second.margins[who][part])
+
+
+def test_more_models_train_only_the_new_ones(trained, tmp_path):
+    few = ensembles(trained, tmp_path).measure()
+    before = set(tmp_path.rglob("*.npz"))
+    times = {path: path.stat().st_mtime_ns for path in before}
+    many = ensembles(trained, tmp_path, originals=4, retrained=5).measure()
+    assert {path: path.stat().st_mtime_ns for path in before} == times
+    assert len(set(tmp_path.rglob("*.npz"))) == len(before) + 2 * 2 + 2
+    assert np.array_equal(many.margins["retrained"]["forget"][:3], few.margins["retrained"]["forget"])
+
+
+class KilledError(Exception):
+    """What a kill looks like from inside."""
+
+
+def test_after_a_kill_only_what_is_missing_is_trained(trained, tmp_path):
+    whole = ensembles(trained, None, originals=4, retrained=4, at_once=2).measure()
+
+    def kill(tick: Tick) -> None:
+        if tick.done >= 0.5 * tick.total:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        ensembles(trained, tmp_path, originals=4, retrained=4, at_once=2).measure(progress=kill)
+    kept = set(tmp_path.rglob("*.npz"))
+    assert 0 < len(kept) < 12
+    times = {path: path.stat().st_mtime_ns for path in kept}
+    found = ensembles(trained, tmp_path, originals=4, retrained=4, at_once=2).measure()
+    assert {path: path.stat().st_mtime_ns for path in kept} == times
+    for who, sets in whole.margins.items():
+        assert np.allclose(sets["forget"], found.margins[who]["forget"], atol=1e-4)
+
+
+def test_nothing_half_written_is_left_after_a_kill(trained, tmp_path):
+    def kill(tick: Tick) -> None:
+        raise KilledError
+
+    with pytest.raises(KilledError):
+        ensembles(trained, tmp_path).measure(progress=kill)
+    assert [path for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".npz"] == []
+
+
+@pytest.mark.parametrize("what", ["recipe", "data", "method", "network", "watched", "reference"])
+def test_everything_that_decides_a_model_decides_its_place(trained, what):
+    ours = ensembles(trained, Path("x"))
+    sets = ours.case.sets
+    if what == "recipe":
+        other = ensembles(trained, Path("x"), training=Training(build, replace(FAST, learning_rate=1e-4)))
+    elif what == "network":
+        wide = Training(lambda: torch.nn.Sequential(build()), FAST)
+        other = ensembles(trained, Path("x"), training=wide)
+    elif what == "method":
+        other = ensembles(trained, Path("x"), methods={"unlearned": METHODS["fine-tune"]()})
+    elif what == "watched":
+        other = ensembles(trained, Path("x"), watched=29)
+    else:
+        changed = Samples(trained.kept.inputs + 1e-6, trained.kept.labels)
+        part = {"kept": changed} if what == "data" else {"reference": Samples(trained.reference.inputs + 1e-6)}
+        other = Ensembles(replace(ours.case, sets=replace(sets, **part)), ours.methods, 2, 3, 30, Path("x"))
+    assert ours._keys["before"]["unlearned"] != other._keys["before"]["unlearned"]
+    same_originals = ours._keys["before"]["before"] == other._keys["before"]["before"]
+    assert same_originals is (what in ("method", "reference"))
+
+
+def test_a_function_trains_too_and_is_not_cached(trained, tmp_path):
+    found = ensembles(
+        trained, tmp_path, training=lambda data, seed: Training(build, FAST).run(data, seed=seed)
+    ).measure()
+    assert found.margins["retrained"]["forget"].shape == (3, 20)
+    assert list(tmp_path.rglob("*.npz")) == []
+
+
+def test_a_damaged_file_is_told_with_the_remedy(trained, tmp_path):
+    ensembles(trained, tmp_path).measure()
+    next(tmp_path.rglob("*.npz")).write_bytes(b"half a file")
+    with pytest.raises(InputError, match="delete it, and it is made anew"):
+        ensembles(trained, tmp_path).measure()
+
+
+def test_a_method_that_trains_its_own_model_is_refused(trained):
+    with pytest.raises(SettingsError, match="sisa trains its own model"):
+        ensembles(trained, methods={"sisa": METHODS["sisa"]()})
+
+
+def test_a_method_that_fails_says_on_which_original(trained):
+    with pytest.raises(ForsakenError, match=r"msg failed on an original of the ensemble \(seed \d+\)"):
+        ensembles(trained, methods={"msg": METHODS["msg"]()}).measure()
+
+
+def test_a_training_that_diverges_is_an_error(trained):
+    with pytest.raises(NonFiniteError):
+        ensembles(trained, training=Training(build, Recipe(3, 32, 1e30, optimiser="sgd"))).measure()
+
+
+def test_labels_and_remaining_data_are_asked_for_by_name(trained):
+    sets = replace(Sets(trained.forget, **trained.sets), test=None)
+    with pytest.raises(InputError, match="test is not given"):
+        Ensembles(Case(trained.before, trained.after, sets, training=trained.training), {}, 2, 4)
+
+
+def test_progress_runs_from_nothing_to_all_and_never_back(trained):
+    ticks: list[Tick] = []
+    ensembles(trained, at_once=2).measure(progress=ticks.append)
+    done = [tick.done for tick in ticks]
+    assert done == sorted(done)
+    assert done[-1] == ticks[-1].total
+    assert len({tick.stage for tick in ticks}) == 1

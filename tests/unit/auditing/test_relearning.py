@@ -1,0 +1,57 @@
+"""Relearn time: a model that only hid the samples has them back at once."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from small_case import RECIPE
+from torch import nn
+
+from forsaken.auditing.relearning import MOST, mean_loss, relearn_steps
+from forsaken.data.samples import Samples
+from forsaken.recipe import Recipe
+
+
+def test_the_loss_is_the_mean_cross_entropy(trained):
+    logits = trained.before(trained.forget.inputs)
+    assert mean_loss(trained.before, trained.forget) == pytest.approx(
+        float(nn.functional.cross_entropy(logits, trained.forget.labels)), rel=1e-5
+    )
+
+
+def test_a_model_at_its_goal_needs_no_step(trained):
+    goal = mean_loss(trained.before, trained.forget)
+    assert relearn_steps(trained.before, trained.forget, goal, RECIPE) == 0
+
+
+def test_a_model_that_hid_the_samples_relearns_faster_than_one_that_never_saw_them(trained):
+    goal = mean_loss(trained.before, trained.forget)
+    hidden = copy.deepcopy(trained.before)
+    with torch.no_grad():
+        list(hidden.parameters())[-1].add_(torch.tensor([2.0, -1.0, -1.0]))  # one bias moves every answer
+    assert mean_loss(hidden, trained.forget) > 2 * goal
+    ours = relearn_steps(hidden, trained.forget, goal, RECIPE)
+    assert 0 < ours < relearn_steps(trained.retrained, trained.forget, goal, RECIPE) <= MOST
+
+
+def test_steps_follow_plain_gradient_descent_computed_by_hand():
+    model = nn.Linear(1, 2, bias=False)
+    with torch.no_grad():
+        model.weight.zero_()
+    one = Samples(torch.ones(1, 1), torch.tensor([0]))
+    # With momentum 0.9 (Nesterov) from zero: simulate the two logits' difference by hand.
+    a, velocity, steps, goal = 0.0, 0.0, 0, 0.3
+    while torch.log1p(torch.exp(torch.tensor(-2 * a))).item() > goal * 1.05:
+        gradient = -1 / (1 + torch.exp(torch.tensor(2 * a)).item())
+        velocity = 0.9 * velocity + gradient
+        a -= 0.1 * (gradient + 0.9 * velocity)
+        steps += 1
+    assert relearn_steps(model, one, goal, Recipe(1, 1, 0.1, optimiser="sgd")) == steps > 3
+
+
+def test_it_gives_up_after_so_many_steps_and_leaves_the_model_alone(trained):
+    before = [weight.clone() for weight in trained.retrained.parameters()]
+    assert relearn_steps(trained.retrained, trained.forget, 0.0, RECIPE, most=7) == 7
+    assert all(bool((one == two).all()) for one, two in zip(before, trained.retrained.parameters(), strict=True))

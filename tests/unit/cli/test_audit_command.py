@@ -1,0 +1,180 @@
+"""`forsaken audit`, as people type it: words, JSON, exit codes, and what it leaves in the run's folder."""
+
+from __future__ import annotations
+
+import html
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from job_folders import RECIPE, SHADOW, digests, finished, forsaken, write_job, write_world
+
+from forsaken.jobs.output import held
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the page, which takes a second."""
+    monkeypatch.setattr("forsaken.report.page.write_report", lambda place: (place / "report.html").write_text("page"))
+
+
+def saved(job: Path) -> Any:
+    return json.loads((job.parent / "forgotten" / "audit.json").read_bytes())
+
+
+def test_for_people(tmp_path: Path) -> None:
+    job = finished(tmp_path / "job")
+    ended = forsaken("audit", job)
+    assert ended.code == 0, ended.err
+    found, out = saved(job), job.parent / "forgotten"
+    for number in found["numbers"]:
+        assert number["label"] in ended.out
+        assert f"{number['value']:.3f}" in ended.out
+    low, high = found["numbers"][0]["interval"]
+    assert f"{low:.3f} to {high:.3f}" in ended.out
+    for words in (
+        found["claim"]["shown"],
+        found["claim"]["not_shown"],
+        "no alarm (no-op)",
+        "not known (over-forgetting)",
+        f"note: {found['warnings'][0]}",
+        f"report: {out / 'report.html'}",
+        f"result: {out / 'audit.json'}",
+        "12 samples",
+        "as retrained",
+    ):
+        assert words in ended.out
+    assert found["claim"]["shown"] in html.unescape((out / "report.html").read_text(encoding="utf-8"))
+
+
+@pytest.mark.usefixtures("quick")
+def test_json_is_the_audit_and_nothing_else(tmp_path: Path) -> None:
+    job = finished(tmp_path / "job")
+    (job.parent / "model.py").write_text(
+        (job.parent / "model.py").read_text().replace("    return", "    print('building')\n    return")
+    )
+    ended = forsaken("audit", job, "--json")
+    assert ended.code == 0
+    assert ended.json == saved(job)
+    assert "building" in ended.err
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_second_audit_replaces_the_first(tmp_path: Path) -> None:
+    job = finished(tmp_path / "job")
+    (job.parent / "forgotten" / "audit.json").write_text("old")
+    before = digests(job.parent)
+    assert forsaken("audit", job).code == 0
+    assert saved(job)["profile"] == "quick"
+    after = digests(job.parent)
+    changed = {name for name in after if after[name] != before.get(name)}
+    assert changed == {"forgotten/audit.json", "forgotten/report.html"}
+
+
+@pytest.mark.usefixtures("quick")
+def test_an_alarm_is_an_exit_code(tmp_path: Path) -> None:
+    job = write_job(write_world(tmp_path / "job"), method={"name": "do-nothing", "iterations": None})
+    assert forsaken("unlearn", job).code == 0
+    ended = forsaken("audit", job)
+    assert ended.code == 4
+    assert "ALARM (no-op): No weight has changed" in ended.out
+    ended = forsaken("audit", job, "--json")
+    assert ended.code == 4
+    assert ended.json["alarms"][0]["raised"] is True
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_run_s_folder_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = finished(tmp_path / "job")
+    (job.parent / "forgotten").rename(tmp_path / "elsewhere")
+    monkeypatch.chdir(tmp_path)
+    ended = forsaken("audit", job)
+    assert ended.code == 2
+    assert "there is no finished run in" in ended.err
+    assert f"run forsaken unlearn {job} first" in ended.err
+    assert not (job.parent / "forgotten").exists()
+    assert forsaken("audit", job, "--out", "elsewhere").code == 0
+    assert (tmp_path / "elsewhere" / "audit.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--profile", "fast"], "unknown profile 'fast'"),
+        (["--profile", "standard"], "[audit] recipe is missing"),
+        (["--models", "3"], "models is 3, expected a whole number >= 4"),
+        (["--engine", "spark"], "unknown engine 'spark'"),
+    ],
+)
+def test_what_is_wrong_is_told_and_nothing_written(tmp_path: Path, words: list[str], told: str) -> None:
+    job = finished(tmp_path / "job")
+    before = digests(job.parent)
+    ended = forsaken("audit", job, *words, "--json")
+    assert ended.code == 2
+    assert set(ended.json) == {"error", "kind"}
+    assert told in ended.json["error"]
+    assert digests(job.parent) == before
+
+
+def test_tampered_weights_are_refused(tmp_path: Path) -> None:
+    job = finished(tmp_path / "job")
+    weights = job.parent / "forgotten" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\1")
+    ended = forsaken("audit", job)
+    assert ended.code == 2
+    assert "is not what the run's certificate calls the weights after forgetting" in ended.err
+    assert not (job.parent / "forgotten" / "audit.json").exists()
+
+
+def test_one_at_a_time(tmp_path: Path) -> None:
+    job = finished(tmp_path / "job")
+    with held(job.parent / "forgotten"):
+        ended = forsaken("audit", job)
+        again = forsaken("unlearn", job, "--force")
+    assert (ended.code, again.code) == (2, 2)
+    assert "another run is writing to" in ended.err
+    assert "another run is writing to" in again.err
+
+
+def test_a_dry_run_tells_the_cost(tmp_path: Path) -> None:
+    job = finished(tmp_path / "job", audit={"profile": "full", "models": 4, "recipe": RECIPE})
+    before = digests(job.parent)
+    ended = forsaken("audit", job, "--dry-run")
+    assert ended.code == 0, ended.err
+    for words in ("nothing was written", "full", "models to train", "12", "one after the other", "samples: kept"):
+        assert words in ended.out
+    told = forsaken("audit", job, "--dry-run", "--json").json
+    assert (told["trainings"], told["unlearnings"]) == (12, 4)
+    assert digests(job.parent) == before
+
+
+@pytest.mark.usefixtures("quick")
+def test_unlearn_by_force_removes_the_audit(tmp_path: Path) -> None:
+    job = finished(tmp_path / "job")
+    assert forsaken("audit", job).code == 0
+    assert forsaken("unlearn", job, "--force").code == 0
+    assert not (job.parent / "forgotten" / "audit.json").exists()
+
+
+def test_what_the_model_itself_raises_is_told(tmp_path: Path) -> None:
+    job = finished(tmp_path / "job", audit={"recipe": RECIPE})
+    (job.parent / "model.py").write_text(
+        "from torch import nn\nclass Odd(nn.Sequential):\n    def forward(self, x):\n"
+        "        if self.training:\n            raise KeyError('odd')\n        return super().forward(x)\n"
+        "def net():\n    return Odd(nn.Linear(12, 32), nn.ReLU(), nn.Linear(32, 4))\n"
+    )
+    ended = forsaken("audit", job, "--profile", "standard", "--models", "4")
+    assert ended.code == 2
+    assert "the model failed while it was audited: KeyError" in ended.err
+    assert "Traceback" not in ended.err
+
+
+def test_a_missing_oracle_is_a_note(tmp_path: Path) -> None:
+    job = finished(tmp_path / "job")
+    write_job(job.parent, oracle={"retrained": "retrained.safetensors"})
+    ended = forsaken("audit", job)
+    assert "Traceback" not in ended.err
+    assert "there is no oracle" in ended.out
+    assert "the job file has changed since the run" in ended.out
+    assert SHADOW["weights"] not in ended.out

@@ -1,0 +1,466 @@
+"""The [audit] table, and what an audit takes from a job: the same samples, all of the data, the right weights."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from job_folders import (
+    RECIPE,
+    SHADOW,
+    digests,
+    finished,
+    program,
+    result_of,
+    run,
+    tables,
+    toml,
+    world,
+    write_bert,
+    write_job,
+    write_world,
+)
+from sklearn.linear_model import LogisticRegression
+
+from forsaken.auditing.result import Audit
+from forsaken.data.samples import Samples
+from forsaken.errors import DataNotFoundError, InputError, OutputError, SettingsError, UnknownNameError
+from forsaken.jobs.audit import audit_job, plan_audit, rehearse_audit
+from forsaken.jobs.certificate import Certificate
+from forsaken.jobs.code import user_code
+from forsaken.jobs.evidence import Evidence, Refit, read_evidence
+from forsaken.jobs.files import inputs_of, outputs_of
+from forsaken.jobs.formats.table import load_model
+from forsaken.jobs.hashes import file_hash
+from forsaken.jobs.output import held, output
+from forsaken.jobs.reading import read_job
+from forsaken.jobs.rows import Reader
+from forsaken.jobs.sets import read_sets
+from forsaken.jobs.settings import Job
+from forsaken.recipe import Recipe
+
+
+def planned(job: Path, **settings: Any) -> Any:
+    read = read_job(job)
+    return plan_audit(read, read.resolve(read.output.folder), **settings)
+
+
+def audited(job: Path, **settings: Any) -> Audit:
+    plan = planned(job, **settings)
+    with user_code(plan.job.folder):
+        return audit_job(plan)
+
+
+def evidence(job: Path, profile: str = "standard") -> Evidence:
+    plan = planned(job, profile=profile)
+    with user_code(plan.job.folder):
+        return read_evidence(plan.job, plan.folder, plan.certificate, trains=profile != "quick")
+
+
+# --- the table -------------------------------------------------------------------------------------------------------
+
+
+def problems(folder: Path, audit: Any, **changes: Any) -> list[str]:
+    (folder / "forsaken.toml").write_text(toml(tables(audit=audit, **changes)), encoding="utf-8")
+    with pytest.raises(SettingsError) as caught:
+        read_job(folder / "forsaken.toml")
+    return [line.partition(": ")[2] for line in str(caught.value).split("\n  - ")[1:]]
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"profile": "fast"}, "[audit] profile is 'fast', expected \"quick\", \"standard\" or \"full\""),
+    ({"profile": 1}, "[audit] profile is 1, expected"),
+    ({"models": 3}, "[audit] models is 3, expected a whole number >= 4, such as 16"),
+    ({"models": 8.0}, "[audit] models is 8.0, expected a whole number"),
+    ({"models": True}, "[audit] models is true, expected a whole number"),
+    ({"profile": "standard", "models": 5}, "[audit] models is 5, expected an even number: each sample is learnt by "
+     "one half of the reference models"),
+    ({"recipe": 3}, "[audit] recipe is 3, expected a table such as { epochs = 20, batch_size = 64, learning_rate"),
+    ({"recipe": {"batch_size": 64, "learning_rate": 1e-3}}, "[audit] recipe.epochs is missing, expected a whole"),
+    ({"recipe": RECIPE | {"epochs": 0}}, "[audit] recipe.epochs is 0, expected a whole number >= 1"),
+    ({"recipe": RECIPE | {"epochs": "ten"}}, "[audit] recipe.epochs is 'ten', expected a whole number >= 1"),
+    ({"recipe": RECIPE | {"learning_rate": 0}}, "[audit] recipe.learning_rate is 0, expected a number > 0"),
+    ({"recipe": RECIPE | {"weight_decay": -1}}, "[audit] recipe.weight_decay is -1, expected a number >= 0"),
+    ({"recipe": RECIPE | {"optimiser": "lion"}}, '[audit] recipe.optimiser is \'lion\', expected "adam" or "sgd"'),
+    ({"recipe": RECIPE | {"schedule": "cosine"}}, "[audit] recipe.schedule is 'cosine', expected \"constant\" or"),
+    ({"recipe": RECIPE | {"clip": 0}}, "[audit] recipe.clip is 0, expected a number > 0"),
+    ({"recipe": RECIPE | {"epoch": 3}}, "[audit] recipe: unknown key 'epoch'; did you mean 'epochs'? (known: "),
+    ({"nonmembers": {"of": "train", "count": 5}}, "[audit] nonmembers.of is 'train', but the model was trained on "
+     "those, and nonmembers must be new to it"),
+    ({"nonmembers": {"of": "forget"}}, "[audit] nonmembers.of is 'forget', expected samples that the model was never"),
+    ({"nonmembers": {"count": 5}}, "[audit] nonmembers does not say where its data come from"),
+    ({"nonmembers": [901, 902]}, "[audit] nonmembers is a list, expected a path such as \"strangers.parquet\""),
+    ({"profil": "quick"}, "[audit] unknown key 'profil'; did you mean 'profile'? (known: models, nonmembers, profile"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("audit", "expected"), WRONG)
+def test_a_wrong_setting_is_told_in_words(tmp_path: Path, audit: dict[str, Any], expected: str) -> None:
+    found = problems(tmp_path, audit)
+    assert len(found) == 1, found
+    assert found[0].startswith(expected)
+    assert "901" not in found[0]
+
+
+def test_all_of_them_at_once(tmp_path: Path) -> None:
+    found = problems(tmp_path, {"profile": "x", "models": 1, "recipe": {"epochs": 0}}, method={"penalty": -1})
+    told = " ".join(found)
+    for words in ("profile is", "models is", "epochs is 0", "batch_size is missing", "learning_rate is missing"):
+        assert words in told
+    assert len(found) == 6
+
+
+@pytest.mark.parametrize(
+    "audit",
+    [
+        {},
+        {"recipe": RECIPE},
+        {"profile": "quick", "recipe": RECIPE, "models": 5},
+        {"profile": "full", "models": 4, "recipe": RECIPE | {"clip": 1, "optimiser": "sgd", "schedule": "one-cycle"}},
+        {"nonmembers": {"of": "test", "count": 5}},
+        {"nonmembers": "strangers.csv"},
+    ],
+)
+def test_right_settings_decide_nothing_of_a_run(tmp_path: Path, audit: dict[str, Any]) -> None:
+    bare = read_job(write_job(tmp_path, "bare.toml"))
+    full = read_job(write_job(tmp_path, audit=audit))
+    assert full.to_dict() == bare.to_dict()
+    assert outputs_of(full) == outputs_of(bare)
+
+
+def test_the_recipe_is_the_library_s(tmp_path: Path) -> None:
+    job = read_job(write_job(tmp_path, audit={"recipe": RECIPE}))
+    assert job.audit.recipe is not None
+    assert Recipe(**job.audit.recipe.model_dump()) == Recipe(3, 32, 1e-2)
+    assert set(type(job.audit.recipe).model_fields) == set(Recipe(1, 1, 1.0).to_dict())
+
+
+VALUES = st.recursive(
+    st.one_of(st.booleans(), st.integers(-3, 20), st.floats(allow_nan=False, allow_infinity=False),
+              st.sampled_from(["quick", "full", "standard", "sgd", "train", "test", "", "a:b", "x.parquet"])),
+    lambda inner: st.lists(inner, max_size=2)
+    | st.dictionaries(st.sampled_from([*RECIPE, "clip", "optimiser", "of", "ids", "count", "path"]), inner, max_size=4),
+    max_leaves=5,
+)  # fmt: skip
+
+
+@settings(deadline=None, max_examples=150, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
+@given(st.dictionaries(st.sampled_from(["profile", "models", "recipe", "nonmembers", "x"]), VALUES))
+def test_anything_gives_a_job_or_problems_in_words(tmp_path: Path, audit: dict[str, Any]) -> None:
+    (tmp_path / "forsaken.toml").write_text(toml(tables() | {"audit": audit}), encoding="utf-8")
+    try:
+        job = read_job(tmp_path / "forsaken.toml")
+    except SettingsError as error:
+        told = str(error)
+        assert "is not TOML" not in told
+        assert "pydantic" not in told
+        assert all("[audit]" in line for line in told.split("\n  - ")[1:])
+    else:
+        list(inputs_of(job))
+        assert job.audit.models is None or job.audit.models >= 4
+
+
+# --- what must be there ----------------------------------------------------------------------------------------------
+
+
+def test_what_a_job_lacks_is_told_at_once(tmp_path: Path) -> None:
+    job = finished(tmp_path / "job", data={"train": None, "test": None}, method={"target": "corrected"})
+    with pytest.raises(SettingsError) as caught:
+        planned(job, profile="full", models=3)
+    told = str(caught.value)
+    assert 'the profile "full" cannot be run as the job stands' in told
+    for words in (
+        "models is 3, expected a whole number >= 4",
+        "[audit] recipe is missing, expected how the model was trained, such as recipe = { epochs",
+        "[data] train is missing",
+        "[data] test is missing",
+        '[method] target is "corrected"',
+    ):
+        assert words in told
+    assert told.count("\n  - ") == 5
+
+
+def test_reference_models_come_in_pairs(tmp_path: Path) -> None:
+    job = finished(tmp_path / "job", audit={"recipe": RECIPE})
+    with pytest.raises(SettingsError, match="models is 5, expected an even number"):
+        planned(job, profile="standard", models=5)
+    assert planned(job, profile="full", models=5).trainings == 15
+
+
+def test_an_unknown_profile(tmp_path: Path) -> None:
+    with pytest.raises(UnknownNameError, match="unknown profile 'ful'; did you mean 'full'"):
+        planned(finished(tmp_path / "job"), profile="ful")
+
+
+def test_defaults_and_what_wins(tmp_path: Path) -> None:
+    job = finished(tmp_path / "job", audit={"profile": "standard", "models": 6, "recipe": RECIPE})
+    assert [(plan.profile, plan.models, plan.trainings, plan.unlearnings) for plan in (
+        planned(job), planned(job, models=4), planned(job, profile="full"), planned(job, profile="quick"),
+    )] == [("standard", 6, 6, 0), ("standard", 4, 4, 0), ("full", 6, 18, 6), ("quick", 0, 0, 0)]  # fmt: skip
+    job = write_job(job.parent, oracle=SHADOW, audit={"recipe": RECIPE})
+    assert [planned(job, profile=name).models for name in ("quick", "standard", "full")] == [0, 8, 16]
+
+
+@pytest.mark.parametrize("kind", ["bert", "program.pt2"])
+def test_models_that_do_not_say_how_to_begin(tmp_path: Path, kind: str) -> None:
+    folder = write_world(tmp_path / "job")
+    if kind == "bert":
+        job = write_bert(tmp_path / "bert-job")
+    else:
+        (folder / kind).write_bytes(program())
+        job = write_job(folder, model={"weights": kind, "factory": None})
+    with pytest.raises(SettingsError, match=r'says how to train another from the start.*profile = "quick" works'):
+        planned(job, profile="standard")
+
+
+def test_no_run_yet(tmp_path: Path) -> None:
+    job = write_job(write_world(tmp_path / "job"))
+    with pytest.raises(
+        OutputError, match=r"no finished run in .*forgotten; run forsaken unlearn .*forsaken\.toml first"
+    ):
+        planned(job)
+
+
+@pytest.mark.parametrize(("name", "when"), [("forgotten/model.safetensors", "after"), ("model.safetensors", "before")])
+def test_weights_that_are_not_the_certificate_s(tmp_path: Path, name: str, when: str) -> None:
+    job = finished(tmp_path / "job")
+    path = job.parent / name
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(OutputError, match=f"calls the weights {when} forgetting: its SHA-256 is {file_hash(path)}"):
+        planned(job)
+
+
+def test_weights_that_are_gone(tmp_path: Path) -> None:
+    job = finished(tmp_path / "job")
+    (job.parent / "forgotten" / "model.safetensors").unlink()
+    with pytest.raises(DataNotFoundError, match=r"no file or folder .*model\.safetensors"):
+        planned(job)
+
+
+def test_another_method_than_the_run_s(tmp_path: Path) -> None:
+    job = finished(tmp_path / "job", method={"iterations": 13})
+    with pytest.raises(SettingsError, match=r"\[method\] of .* is not what the run"):
+        planned(job)
+
+
+def test_another_seed_is_a_warning(tmp_path: Path) -> None:
+    job = finished(tmp_path / "job", method={"seed": 5})
+    assert any("the job file has changed since the run" in each for each in audited(job).warnings)
+    assert not any("has changed" in each for each in audited(write_job(job.parent, oracle=SHADOW)).warnings)
+
+
+def test_other_records_than_the_certificate_s(tmp_path: Path) -> None:
+    job = finished(tmp_path / "job")
+    path = job.parent / "forget.parquet"
+    table = pq.read_table(path)
+    pq.write_table(table.slice(1), path)
+    with pytest.raises(InputError, match="the 11 records to forget are not the 12 of the run's certificate"):
+        audited(job)
+    changed = table.set_column(1, "f1", pa.array(np.zeros(len(table), dtype=np.float32)))
+    pq.write_table(changed, path)
+    with pytest.raises(InputError, match="the 12 records to forget are not the 12"):
+        audited(job)
+
+
+def test_paths_that_lead_nowhere_are_all_told(tmp_path: Path) -> None:
+    job = finished(tmp_path / "job", audit={"nonmembers": "none.parquet"})
+    (job.parent / "test.parquet").unlink()
+    with pytest.raises(DataNotFoundError) as caught:
+        audited(job)
+    assert "none.parquet" in str(caught.value)
+    assert "test.parquet" in str(caught.value)
+
+
+def test_labels_that_are_missing_are_all_told(tmp_path: Path) -> None:
+    job = finished(tmp_path / "job", audit={"recipe": RECIPE, "nonmembers": "strangers.parquet"})
+    for name in ("forget", "train", "strangers"):
+        path = job.parent / f"{name}.parquet"
+        pq.write_table(pq.read_table(path).drop_columns("label"), path)
+    (job.parent / "forgotten" / "records.key").unlink()  # the hashes are of the records with their labels
+    with pytest.raises(InputError) as caught:
+        evidence(job)
+    for name in ("forget", "train", "audit nonmembers"):
+        assert f"\n  - {name} has no labels" in str(caught.value)
+    assert "- test" not in str(caught.value)
+
+
+# --- the samples -----------------------------------------------------------------------------------------------------
+
+
+def sets_of(job: Job, *, audit: bool) -> Any:
+    with user_code(job.folder):
+        return read_sets(job, load_model(job), Reader(job), audit=audit)
+
+
+def test_the_method_was_given_the_same_and_all_the_rest_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("forsaken.jobs.choosing._JUDGED", 20)
+    job = read_job(write_job(write_world(tmp_path / "job"), method={"seed": 3}))
+    plain, whole = sets_of(job, audit=False), sets_of(job, audit=True)
+    for name in ("forget", "reference", "retain"):
+        assert torch.equal(getattr(plain, name).inputs, getattr(whole, name).inputs)
+    assert (len(plain.kept), len(whole.kept)) == (20, 70)
+    everything = torch.cat([whole.kept.inputs, whole.retain.inputs, whole.forget.inputs])
+    train = torch.from_numpy(world().sets["train"][0])
+    assert torch.equal(everything.sum(1).sort().values, train.sum(1).sort().values)
+
+
+def test_strangers_are_for_the_audit_alone(tmp_path: Path) -> None:
+    audit = {"nonmembers": "strangers.parquet"}
+    job = read_job(write_job(write_world(tmp_path / "job"), oracle=SHADOW, audit=audit))
+    assert sets_of(job, audit=False).strangers is None
+    found = sets_of(job, audit=True)
+    assert np.array_equal(found.strangers.inputs.numpy(), world().sets["strangers"][0])
+    assert np.array_equal(found.strangers.labels.numpy(), world().sets["strangers"][1])
+    assert len(found.nonmembers) == 120, "the oracle has nonmembers of its own"
+
+
+def test_strangers_are_neither_trained_on_nor_used_nor_test(tmp_path: Path) -> None:
+    folder = write_world(tmp_path / "job")
+    parts = [pq.read_table(folder / f"{name}.parquet") for name in ("strangers", "kept", "reference")]
+    pq.write_table(pa.concat_tables([parts[0], parts[1].slice(0, 7), parts[2].slice(0, 4)]), folder / "mixed.parquet")
+    found = sets_of(read_job(write_job(folder, audit={"nonmembers": "mixed.parquet"})), audit=True)
+    assert len(found.strangers) == 40
+    assert any("7 of 51 audit nonmembers samples are in the training data" in note for note in found.notes)
+    assert any("4 audit nonmembers samples are also given to the method" in note for note in found.notes)
+    found = sets_of(read_job(write_job(folder, audit={"nonmembers": {"of": "test", "count": 30}})), audit=True)
+    assert (len(found.strangers), len(found.test)) == (30, 50)
+    assert any("30 test samples are also audit nonmembers" in note for note in found.notes)
+    with pytest.raises(InputError, match="every test sample is also an audit nonmember"):
+        sets_of(read_job(write_job(folder, audit={"nonmembers": {"of": "test"}})), audit=True)
+
+
+# --- the result ------------------------------------------------------------------------------------------------------
+
+
+def test_quick_says_what_the_run_said_and_more(tmp_path: Path) -> None:
+    job = finished(tmp_path / "job")
+    out = job.parent / "forgotten"
+    before = digests(job.parent)
+    found = audited(job)
+    run_said = result_of(out)
+    assert found["fr"].value == pytest.approx(run_said["fr"])
+    assert found["cfr"].value == pytest.approx(run_said["cfr"])
+    assert found["accuracy"].value == pytest.approx(run_said["accuracy_after"])
+    assert found["forget_confidence"].before == pytest.approx(run_said["forget_confidence"]["before"])
+    assert found["fr"].interval is not None
+    after = digests(job.parent)
+    assert after.pop("forgotten/audit.json")
+    assert after == before, "nothing else was touched"
+    saved = json.loads((out / "audit.json").read_bytes())
+    assert Audit.from_dict(saved).to_json() == found.to_json()
+
+
+def test_an_audit_is_tied_to_weights_and_certificate(tmp_path: Path) -> None:
+    job = finished(tmp_path / "job")
+    out = job.parent / "forgotten"
+    settings = audited(job).settings
+    assert settings["weights_sha256"] == file_hash(out / "model.safetensors")
+    assert settings["certificate_sha256"] == Certificate.read(out / "certificate.json").sha256
+    assert any("50 were drawn" in note for note in settings["notes"])
+
+
+def test_labels_of_a_correction_are_not_taken_for_what_was_learnt(tmp_path: Path) -> None:
+    job = write_job(write_world(tmp_path / "job"), method={"target": "corrected"})
+    run(job)
+    names = {number.name for number in audited(job).numbers}
+    assert "forget_confidence" in names
+    assert "forget_accuracy" not in names
+
+
+def test_the_cost_is_counted_and_nothing_written(tmp_path: Path) -> None:
+    job = finished(tmp_path / "job", audit={"recipe": RECIPE})
+    before = digests(job.parent)
+    plan = planned(job, profile="full", models=4)
+    with user_code(job.parent):
+        cost = rehearse_audit(plan)
+        free = rehearse_audit(planned(job, profile="quick"))
+    assert (cost["trainings"], cost["unlearnings"]) == (12, 4)
+    assert cost["unlearning_seconds"] == pytest.approx(4 * plan.certificate.seconds.unlearning)
+    assert cost["training_seconds"] > 0
+    assert cost["seconds"] == pytest.approx(cost["training_seconds"] + cost["unlearning_seconds"])
+    assert cost["counts"]["kept"] == 70
+    assert (free["trainings"], free["seconds"]) == (0, 0)
+    assert digests(job.parent) == before
+
+
+def test_a_new_run_removes_the_audit_of_the_old_one(tmp_path: Path) -> None:
+    job = finished(tmp_path / "job")
+    out = job.parent / "forgotten"
+    audited(job)
+    (out / "audit-models" / "x").mkdir(parents=True)
+    (out / "mine.txt").write_text("mine")
+    run(job, force=True)
+    names = {path.name for path in out.iterdir()}
+    assert "mine.txt" in names
+    assert not names & {"audit.json", "audit-models"}
+
+
+def test_a_run_that_fails_keeps_the_audit_of_the_old_one(tmp_path: Path) -> None:
+    job = finished(tmp_path / "job")
+    out = job.parent / "forgotten"
+    audited(job)
+    with pytest.raises(InputError), output(out, force=True):
+        raise InputError("no")
+    assert (out / "audit.json").is_file()
+
+
+@pytest.mark.parametrize("name", ["audit.json", "audit-models"])
+def test_weights_may_not_be_called_like_an_audit(tmp_path: Path, name: str) -> None:
+    job = read_job(write_job(tmp_path))
+    odd = job.model_copy(update={"model": job.model.model_copy(update={"weights": name})})
+    with pytest.raises(OutputError, match=f"the weights are called {name}"):
+        outputs_of(odd)
+
+
+def test_a_folder_is_held_by_one(tmp_path: Path) -> None:
+    with held(tmp_path), pytest.raises(OutputError, match="another run is writing to"), held(tmp_path):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- estimators ------------------------------------------------------------------------------------------------------
+
+
+def test_estimators_are_fitted_like_the_one_that_is_there() -> None:
+    inputs, labels = world().sets["kept"]
+    names = np.array(["ash", "birch", "cedar", "fir"])[labels]
+    own = LogisticRegression(C=0.3, max_iter=500, random_state=1).fit(inputs, names)
+    samples = Samples(torch.from_numpy(inputs), torch.from_numpy(labels))
+    again = Refit(own)(samples, 7)
+    assert again is not own
+    assert again.random_state == 7
+    assert again.C == 0.3
+    assert np.allclose(again.coef_, own.coef_, atol=1e-3)
+    assert (again.predict(inputs) == own.predict(inputs)).all()
+    assert own.random_state == 1
+
+
+def test_a_class_that_only_the_forgotten_samples_have() -> None:
+    inputs, labels = world().sets["kept"]
+    own = LogisticRegression(max_iter=500).fit(inputs, labels)
+    few = Samples(torch.from_numpy(inputs), torch.from_numpy(labels)).rows(np.flatnonzero(labels != 2))
+    with pytest.raises(InputError, match="learn 3 of the 4 classes"):
+        Refit(own)(few, 0)
+
+
+def test_evidence_of_a_network_trains_by_the_recipe_and_the_factory(tmp_path: Path) -> None:
+    job = finished(tmp_path / "job", audit={"recipe": RECIPE})
+    training = evidence(job).training
+    assert training.recipe == Recipe(**RECIPE)  # type: ignore[union-attr]
+    shapes = [tuple(weight.shape) for weight in training.build().parameters()]  # type: ignore[union-attr]
+    assert shapes == [tuple(tensor.shape) for tensor in world().states["model"].values()]
+    assert evidence(job, "quick").training is None
+    assert replace(training, device="cpu") == training  # type: ignore[type-var]

@@ -1,0 +1,183 @@
+"""U-LiRA against explicit leave-one-out loops with scipy's normals, and against the closed form for two normals."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+from sklearn.metrics import roc_auc_score
+
+from forsaken.errors import EmptyError, InputError, SettingsError
+from forsaken.metrics import FEW, Floor, at_floor, tpr_at, u_lira, u_lira_floor
+
+
+def slow_scores(unlearned: np.ndarray, retrained: np.ndarray, floor: float) -> tuple[np.ndarray, np.ndarray]:
+    def log_n(value: float, others: np.ndarray) -> float:
+        return float(norm.logpdf(value, np.mean(others), max(np.std(others, ddof=1), floor)))
+
+    of_unlearned, of_retrained = np.empty_like(unlearned), np.empty_like(retrained)
+    for sample in range(unlearned.shape[1]):
+        u, r = unlearned[:, sample], retrained[:, sample]
+        for i in range(len(u)):
+            of_unlearned[i, sample] = log_n(u[i], np.delete(u, i)) - log_n(u[i], r)
+        for j in range(len(r)):
+            of_retrained[j, sample] = log_n(r[j], u) - log_n(r[j], np.delete(r, j))
+    return of_unlearned, of_retrained
+
+
+def area(positives: np.ndarray, negatives: np.ndarray) -> float:
+    truth = np.repeat([1, 0], [positives.size, negatives.size])
+    return float(roc_auc_score(truth, np.concatenate([positives.ravel(), negatives.ravel()])))
+
+
+@pytest.mark.parametrize(("n", "m", "floor"), [(3, 3, 0.1), (5, 8, 0.1), (16, 16, 2.0), (7, 4, 1e-6)])
+def test_is_leave_one_out_one_by_one(n, m, floor) -> None:
+    draw = np.random.default_rng(n)
+    unlearned, retrained = draw.normal(1, 2, (n, 23)), draw.normal(0, 1, (m, 23))
+    unlearned[:, 3] = 1.25  # no spread at all: the floor decides
+    found = u_lira(unlearned, retrained, floor=floor)
+    mine, theirs = slow_scores(unlearned, retrained, floor)
+    assert found.scores_unlearned == pytest.approx(mine, rel=1e-6)
+    assert found.scores_retrained == pytest.approx(theirs, rel=1e-6)
+    each = np.array([area(mine[:, s], theirs[:, s]) for s in range(23)])
+    assert found.per_sample == pytest.approx(each)
+    assert found.auc == found.roc.auc == pytest.approx(area(mine, theirs))
+    assert len(found.worst_rows) == 3  # a tenth of 23, rounded up
+    assert sorted(each[found.worst_rows]) == pytest.approx(sorted(each)[-3:])
+    assert found.worst == pytest.approx(area(mine[:, found.worst_rows], theirs[:, found.worst_rows]))
+    assert (found.tpr_at_1, found.tpr_at_01) == (tpr_at(found.roc, 0.01), tpr_at(found.roc, 0.001))
+
+
+@pytest.mark.parametrize("shift", [0.5, 1.0, 2.0])
+def test_of_two_normals_is_the_closed_form(shift) -> None:
+    # Equal spread d apart: the score is linear in φ, so AUC = Φ(d / √2), and TPR at FPR a is Φ(d - Φ⁻¹(1 - a)).
+    draw = np.random.default_rng(0)
+    found = u_lira(draw.normal(shift, 1, (400, 60)), draw.normal(0, 1, (400, 60)))
+    assert found.auc == pytest.approx(norm.cdf(shift / np.sqrt(2)), abs=0.01)
+    assert found.tpr_at_1 == pytest.approx(norm.cdf(shift - norm.isf(0.01)), abs=0.02)
+
+
+def test_of_another_spread_is_the_closed_form() -> None:
+    # σ = 1 against 3, same mean: |φ| is all that counts, and AUC = P(|3z'| > |z|) = 2 arctan(3) / π.
+    draw = np.random.default_rng(1)
+    found = u_lira(draw.normal(0, 1, (300, 60)), draw.normal(0, 3, (300, 60)))
+    assert found.auc == pytest.approx(2 * np.arctan(3) / np.pi, abs=0.01)
+
+
+def test_one_sample_is_its_own_worst() -> None:
+    draw = np.random.default_rng(2)
+    found = u_lira(draw.normal(1, 1, (8, 1)), draw.normal(0, 1, (8, 1)))
+    assert found.worst_rows.tolist() == [0]
+    assert found.worst == found.auc == pytest.approx(found.per_sample[0])
+
+
+def test_the_worst_tenth_finds_the_one_sample_that_was_not_forgotten() -> None:
+    draw = np.random.default_rng(3)
+    unlearned, retrained = draw.normal(0, 1, (16, 10)), draw.normal(0, 1, (16, 10))
+    unlearned[:, 7] += 9
+    found = u_lira(unlearned, retrained)
+    assert found.worst_rows.tolist() == [7]
+    assert found.worst > 0.99
+    assert found.auc < 0.65
+
+
+def test_is_frozen_and_leaves_its_input_alone() -> None:
+    draw = np.random.default_rng(4)
+    unlearned, retrained = draw.normal(size=(4, 5)), draw.normal(size=(4, 5))
+    kept = unlearned.copy()
+    found = u_lira(unlearned, retrained)
+    assert (unlearned == kept).all()
+    for values in (found.scores_unlearned, found.scores_retrained, found.per_sample, found.worst_rows):
+        assert not values.flags.writeable
+
+
+def test_the_floor_is_the_range_over_halvings() -> None:
+    models = np.random.default_rng(5).normal(size=(12, 30))
+    found = u_lira_floor(models, halvings=50, seed=3)
+    draw, areas, worst = np.random.default_rng(3), [], []
+    for _ in range(50):
+        order = draw.permutation(12)
+        one = u_lira(models[order[:6]], models[order[6:]])
+        areas.append(one.auc)
+        worst.append(one.worst)
+    assert (found.low, found.high) == pytest.approx(tuple(np.percentile(areas, [2.5, 97.5])))
+    assert (found.worst_low, found.worst_high) == pytest.approx(tuple(np.percentile(worst, [2.5, 97.5])))
+    assert (found.mean, found.worst_mean) == pytest.approx((np.mean(areas), np.mean(worst)))
+
+
+def test_the_floor_of_an_odd_number_and_of_a_seed() -> None:
+    models = np.random.default_rng(6).normal(size=(13, 20))
+    assert u_lira_floor(models, halvings=20) == u_lira_floor(models, halvings=20)
+    assert u_lira_floor(models, halvings=20) != u_lira_floor(models, halvings=20, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("auc", "expected"),
+    [(0.45, True), (0.56, True), (0.449, False), (0.561, False), (1.0, False), (0.0, False), (float("nan"), False)],
+)
+def test_at_the_floor(auc, expected) -> None:
+    assert at_floor(auc, Floor(0.45, 0.56, 0.5, 0.6, 0.7, 0.65)) is expected
+
+
+@pytest.mark.parametrize(("auc", "expected"), [(0.47, True), (0.53, True), (0.469, False), (0.531, False)])
+def test_within_three_hundredths_of_one_half_is_always_at_the_floor(auc, expected) -> None:
+    assert at_floor(auc, Floor(0.499, 0.501, 0.5, 0.6, 0.7, 0.65)) is expected
+
+
+def test_few_is_what_the_definitions_ask_for() -> None:
+    assert FEW == 16
+
+
+GOOD = np.random.default_rng(7).normal(size=(6, 4))
+
+
+def spoilt(model: int, sample: int, value: float) -> np.ndarray:
+    margins = GOOD.copy()
+    margins[model, sample] = value
+    return margins
+
+
+@pytest.mark.parametrize(
+    ("unlearned", "retrained", "error", "words"),
+    [
+        (GOOD, GOOD[:, :3], InputError, r"unlearned has 4 samples .* retrained has 3 .*same samples in the same order"),
+        (GOOD[:2], GOOD, InputError, "unlearned has 2 models, expected at least 3; train more"),
+        (GOOD, GOOD[:1], InputError, "retrained has 1 models, expected at least 3"),
+        (GOOD[0], GOOD, InputError, r"unlearned has shape \(4,\), expected models x samples"),
+        (GOOD, GOOD[None], InputError, r"retrained has shape \(1, 6, 4\)"),
+        (GOOD[:, :0], GOOD[:, :0], EmptyError, "no sample"),
+        (spoilt(2, 1, np.nan), GOOD, InputError, "1 values .* model 2, sample 1; .*leave it out"),
+        (GOOD, spoilt(0, 3, -np.inf), InputError, "retrained holds 1 .* model 0, sample 3"),
+        (GOOD, spoilt(0, 3, 1e200), InputError, "not finite"),
+        ([["a"]] * 3, GOOD, InputError, "unlearned must be a matrix of margins"),
+        (GOOD > 0, GOOD > 1, InputError, "nothing but 0 and 1, .*give margins"),
+        ((GOOD > 0).astype(float), np.ones((3, 4)), InputError, "right and wrong answers"),
+    ],
+)
+def test_what_cannot_be_attacked(unlearned, retrained, error, words) -> None:
+    with pytest.raises(error, match=words):
+        u_lira(unlearned, retrained)
+
+
+def test_a_destroyed_model_s_zeros_are_no_correctness() -> None:
+    assert u_lira(np.zeros((6, 4)), GOOD).auc > 0.5
+
+
+@pytest.mark.parametrize(
+    ("retrained", "settings", "error", "words"),
+    [
+        (GOOD[:5], {}, InputError, "5 models, expected at least 6"),
+        (GOOD > 0, {}, InputError, "nothing but 0 and 1"),
+        (GOOD, {"halvings": 0}, SettingsError, "halvings is 0, expected a whole number >= 1"),
+        (GOOD, {"floor": 0.0}, SettingsError, "floor is 0.0"),
+        (GOOD, {"seed": -1}, SettingsError, "seed is -1"),
+    ],
+)
+def test_what_has_no_floor(retrained, settings, error, words) -> None:
+    with pytest.raises(error, match=words):
+        u_lira_floor(retrained, **settings)
+
+
+def test_the_floor_of_sigma_is_checked() -> None:
+    with pytest.raises(SettingsError, match="floor is -1"):
+        u_lira(GOOD, GOOD, floor=-1)
