@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from forsaken.auditing.curves import curve
+from forsaken.auditing.curves import caught, curve
 from forsaken.auditing.matrices import BEFORE, PARTS, RETRAINED, Matrices
 from forsaken.auditing.result import Curve, Divergence, Number, Spread
 from forsaken.errors import InputError
@@ -36,12 +36,6 @@ _ALL = slice(None)
 
 def _area(unlearned: Array, retrained: Array) -> float:
     return separation(unlearned, retrained)
-
-
-def _caught(unlearned: Array, retrained: Array, share: float) -> float:
-    """Return the true positives at so many false ones: those above all but that share of the retrained."""
-    allowed = int(share * len(retrained))
-    return float(np.mean(unlearned > np.partition(retrained, -allowed - 1)[-allowed - 1]))
 
 
 def check_count(originals: int) -> None:
@@ -139,7 +133,7 @@ class Full:
                 told.tpr_at_1,
                 "lower",
                 **pairs,
-                interval=self._interval(told, partial(_caught, share=0.01)),
+                interval=self._interval(told, partial(caught, share=0.01)),
                 retrained=even.tpr_at_1,
                 before=idle.tpr_at_1,
             ),
@@ -149,7 +143,7 @@ class Full:
                 told.tpr_at_01,
                 "lower",
                 **pairs,
-                interval=self._interval(told, partial(_caught, share=0.001)),
+                interval=self._interval(told, partial(caught, share=0.001)),
                 retrained=even.tpr_at_01,
                 before=idle.tpr_at_01,
             ),

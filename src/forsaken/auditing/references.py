@@ -9,6 +9,7 @@ it has forgotten, its forgotten samples score like the others.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import torch
 
 from forsaken._random import generator
 from forsaken.auditing.case import Case, labels_of, plain_input, some
-from forsaken.auditing.curves import curve
+from forsaken.auditing.curves import caught, curve
 from forsaken.auditing.result import Curve, Number
 from forsaken.data.duplicates import content_keys
 from forsaken.data.samples import Samples, join
@@ -137,6 +138,7 @@ class References:
                     tpr_at(roc(*scores), 0.01),
                     "lower",
                     **told,
+                    interval=bootstrap_interval(partial(caught, share=0.01), *scores, draws=_DRAWS, seed=case.seed),
                     retrained=float(np.mean([tpr_at(roc(*each), 0.01) for each in usual])) if usual else None,
                     before=tpr_at(roc(*self._split(before[name])), 0.01),
                 ),

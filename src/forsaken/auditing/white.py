@@ -75,6 +75,9 @@ def white_box(case: Case, progress: Progress = silent) -> list[Number]:
             "retrained",
             n=len(forget),
             unit="samples",
+            interval=bootstrap_interval(
+                forgetting_rate, verdicts["before"], verdicts["after"], paired=True, draws=_DRAWS, seed=case.seed
+            ),
             retrained=float(np.mean(beside)) if beside else None,
             before=0.0,
             note=None if verdicts["before"].any() else "undefined: by this oracle nothing was memorised",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -91,27 +93,28 @@ def audit_job(plan: Plan, progress: Progress = silent, *, engine: str = "local")
     read = _evidence(plan, progress)
     job, sets = plan.job, read.sets
     try:
-        found = audit(
-            read.loaded.model,
-            read.after,
-            sets.forget,
-            profile=plan.profile,
-            kept=sets.kept,
-            retain=sets.retain,
-            test=sets.test,
-            reference=sets.reference,
-            nonmembers=sets.strangers,
-            retrained=read.retrained,
-            oracle=read.oracle,
-            training=read.training,
-            method=build(job.method.name, job.method.settings),
-            models=plan.models or None,
-            folder=plan.folder / AUDIT_MODELS,
-            engine=engine,
-            forward=read.loaded.forward,
-            seed=job.method.seed,
-            progress=progress,
-        )
+        with _inherited(job.folder):
+            found = audit(
+                read.loaded.model,
+                read.after,
+                sets.forget,
+                profile=plan.profile,
+                kept=sets.kept,
+                retain=sets.retain,
+                test=sets.test,
+                reference=sets.reference,
+                nonmembers=sets.strangers,
+                retrained=read.retrained,
+                oracle=read.oracle,
+                training=read.training,
+                method=build(job.method.name, job.method.settings),
+                models=plan.models or None,
+                folder=plan.folder / AUDIT_MODELS,
+                engine=engine,
+                forward=read.loaded.forward,
+                seed=job.method.seed,
+                progress=progress,
+            )
     except ForsakenError:
         raise
     except (MemoryError, torch.OutOfMemoryError) as error:
@@ -205,6 +208,20 @@ def _certificate(job: Job, folder: Path) -> Certificate:
             "something else; restore the job file, or run forsaken unlearn again"
         )
     return certificate
+
+
+@contextmanager
+def _inherited(folder: Path) -> Iterator[None]:
+    """Let processes that are started inside the block import the modules beside the job file, as this one does."""
+    was = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(folder.resolve()), *([was] if was else [])])
+    try:
+        yield
+    finally:
+        if was is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = was
 
 
 def _evidence(plan: Plan, progress: Progress) -> Evidence:

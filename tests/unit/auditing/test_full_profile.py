@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from forsaken.auditing.curves import curve
+from forsaken.auditing.curves import caught, curve
 from forsaken.auditing.full import Full
 from forsaken.auditing.matrices import Matrices
 from forsaken.errors import InputError
-from forsaken.metrics import klom, roc, u_lira
+from forsaken.metrics import klom, roc, tpr_at, u_lira
 
 N, SAMPLES = 16, 60
 
@@ -124,3 +124,11 @@ def test_margins_that_are_not_finite_are_refused():
 def test_a_method_that_was_not_measured_is_named():
     with pytest.raises(InputError, match=r"no 'scrub' models, only before, unlearned, retrained"):
         Full(matrices(), "scrub")
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.01, 0.3, 1.0])
+def test_the_quick_point_is_the_curve_s(share):
+    draw = np.random.default_rng(1)
+    for _ in range(20):
+        positives, negatives = draw.normal(1, 1, 300).round(1), draw.normal(0, 1, 200).round(1)
+        assert caught(positives, negatives, share=share) == pytest.approx(tpr_at(roc(positives, negatives), share))

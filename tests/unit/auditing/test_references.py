@@ -38,7 +38,7 @@ def test_candidates_are_the_forgotten_samples_then_as_many_others(references, tr
 
 def test_references_know_the_candidates_that_they_were_trained_on(references):
     phi = np.stack([one.margins for one in references.models])
-    assert separation(phi[references.inside], phi[~references.inside]) > 0.9
+    assert separation(phi[references.inside], phi[~references.inside]) > 0.7
 
 
 @pytest.mark.parametrize("attack", ["lira", "rmia"])
@@ -47,7 +47,7 @@ def test_the_model_before_remembers_and_a_retrained_one_does_not(references, tra
         scores = references.attacks(model)[attack]
         return separation(scores[:20], scores[20:])
 
-    assert auc(trained.before) > 0.9
+    assert auc(trained.before) > 0.85
     assert 0.25 < auc(trained.retrained) < 0.75
 
 
