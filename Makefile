@@ -48,7 +48,11 @@ bench: $(READY)  ## measure what the documents quote (hours, with a GPU for the 
 	$(BIN)/python benchmarks/duplicates.py
 	$(BIN)/python benchmarks/baselines.py --task digits --tune 100-101
 	$(BIN)/python benchmarks/baselines.py --task digits-pictures --tune 100-101
-	$(BIN)/python benchmarks/baselines.py --task reuters-35-11 --tune 100-101
+	$(BIN)/python benchmarks/baselines.py --task reuters-35-11 --tune 100-101 --device cuda
+	for task in c10-t news-15-5 i-c reuters-35-11; do $(BIN)/python benchmarks/oracles.py --scenario $$task --device cuda; done
+	for task in reuters-35-11 reuters-id; do $(BIN)/python benchmarks/audit.py --task $$task --models 64 --device cuda; done
+	$(BIN)/python benchmarks/audit.py --task reuters-35-11 --models 16
+	$(BIN)/python benchmarks/audit.py --task digits --models 16
 	$(BIN)/python benchmarks/pruning.py --seeds 100
 	$(BIN)/python benchmarks/defaults.py --task digits --seeds 100-109
 	$(BIN)/python benchmarks/defaults.py --task reuters-35-11 --seeds 100-101

@@ -46,7 +46,7 @@ def main() -> None:
     content = {"command": "python benchmarks/audit.py", "options": told, "audit": found.to_dict()}
     RESULTS.mkdir(parents=True, exist_ok=True)
     write_atomically(RESULTS / name, json.dumps(content, indent=1).encode() + b"\n")
-    print(found.claim.shown, found.claim.not_shown, sep="\n")
+    print(f"{found.claim.shown}\nNot shown: {found.claim.not_shown}")
     for number in found.numbers:
         print(
             f"{number.name:26s} {number.value}  {number.interval}  before {number.before}  retrained {number.retrained}"

@@ -159,23 +159,26 @@ def measured(name: str, seed: int, device: str) -> dict[str, dict[str, float | N
     return found
 
 
-def identity(name: str, device: str) -> str:
-    """Return a hash of all that decides a seed's numbers: what was saved under another one is not taken for it."""
+def identity(name: str) -> str:
+    """Return a hash of all that decides a seed's numbers: what was saved under another one is not taken for it.
+
+    The device is no part of it, since machines share the seeds; the result says which seed was measured where.
+    """
     plan = SCENARIOS[name]
     code = [Path(str(module.__file__)).read_text() for module in (gradients, signals, white_box)]
-    told = [plan.network, plan.recipe, plan.sizes, Forsaken().settings, LAYERS, device, version("forsaken"), code]
+    told = [plan.network, plan.recipe, plan.sizes, Forsaken().settings, LAYERS, version("forsaken"), code]
     return sha256(json.dumps([name, *told], default=str).encode()).hexdigest()
 
 
 def saved(folder: Path, name: str, seed: int, device: str) -> dict[str, Any]:
     """Return the numbers of a seed, from its file or measured now."""
-    path, known = folder / f"{name}-{seed}.json", identity(name, device)
+    path, known = folder / f"{name}-{seed}.json", identity(name)
     if path.exists():
         content: dict[str, Any] = json.loads(path.read_bytes())
         if content["identity"] != known:
-            raise SystemExit(f"{path} was made with other settings or on another device; delete it to run it again")
+            raise SystemExit(f"{path} was made with other settings; delete it to run it again")
         return content
-    content = {"identity": known, "rows": measured(name, seed, device), "provenance": provenance()}
+    content = {"identity": known, "device": device, "rows": measured(name, seed, device), "provenance": provenance()}
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(path, json.dumps(content, indent=1).encode())
     return content
@@ -200,7 +203,7 @@ def main() -> None:
         RESULTS / f"oracles-{name}.json",
         options.seeds,
         rows,
-        device=options.device,
+        devices=[one["device"] for one in found],
         layers=LAYERS,
         paper_fr=paper,
         measured_on=found[0]["provenance"],

@@ -176,7 +176,7 @@ def make_audit(profile: str = "full", *, alarmed: bool = True) -> dict[str, Any]
     over = "4 of 12 samples lie further out than the retrained models' 95 % band."
     audit = Audit(
         profile=profile,  # type: ignore[arg-type]
-        claim=Claim("No test here can tell that the records were there.", "Not shown: what a stronger attack tells."),
+        claim=Claim("No test here can tell that the records were there.", "What a stronger attack tells."),
         numbers=tuple(numbers),
         alarms=(Alarm("over-forgetting", alarmed, over), Alarm("no-op", None, "There were no weights to compare.")),
         warnings=("16 models are few: the interval is wide.",),

@@ -12,7 +12,7 @@ import torch
 
 from forsaken._random import checked_seed
 from forsaken.auditing.alarms import no_op, over_forgetting
-from forsaken.auditing.case import Case, Sets, Train, as_models, is_network
+from forsaken.auditing.case import NAMES, Case, Sets, Train, as_models, is_network
 from forsaken.auditing.ensembles import Ensembles
 from forsaken.auditing.full import Full, check_count
 from forsaken.auditing.matrices import RETRAINED
@@ -208,7 +208,7 @@ class _Run:
         self.settings |= {
             "seed": case.seed,
             "method": None if method is None else {"class": type(method).__name__, **method.settings},
-            "counts": {name: len(part) for name, part in vars(case.sets).items() if isinstance(part, Samples)},
+            "counts": {name: len(part) for name in NAMES if (part := getattr(case.sets, name)) is not None},
             "recipe": case.training.recipe.to_dict() if isinstance(case.training, Training) else None,
             "device": str(self.device),
         }

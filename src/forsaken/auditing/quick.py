@@ -18,6 +18,7 @@ from forsaken.oracles.shadow import OracleReport
 Array = np.ndarray[Any, Any]
 
 _DRAWS = 1000
+_SEEN = 0.01  # a change of a posterior that somebody could see
 
 
 class Quick:
@@ -80,11 +81,16 @@ class Quick:
         return None if sides is None or self.case.oracle is None else self.case.oracle.evaluate_posteriors(*sides)
 
     def moved(self) -> int:
-        """Return for how many forgotten samples the answer or the oracle's verdict is another than before."""
+        """Return for how many forgotten samples the answer or the oracle's verdict is another than before.
+
+        Without an oracle a posterior that moved by more than 0.01 counts in place of a verdict.
+        """
         old, new = self.before["forget"], self.after["forget"]
         other = old.argmax(1) != new.argmax(1)
         if self.case.oracle is not None:
             other |= members(self.case.oracle, old) != members(self.case.oracle, new)
+        else:
+            other |= np.abs(old - new).max(1) > _SEEN
         return int(other.sum())
 
     def _seen(self, model: Any) -> View:

@@ -16,10 +16,10 @@ COSTS: dict[Profile, str] = {
 }
 
 _NOT = {
-    "quick": "that a stronger attack, sample by sample, could not tell them: use the profile standard or full for that",
-    "standard": "that an attacker with many retrained models could not tell the model from one that never saw the "
+    "quick": "That a stronger attack, sample by sample, could not tell them: use the profile standard or full for that",
+    "standard": "That an attacker with many retrained models could not tell the model from one that never saw the "
     "samples: the profile full tests that",
-    "full": "that no other attack exists, nor anything about copies of the samples that stayed in the training data, "
+    "full": "That no other attack exists, nor anything about copies of the samples that stayed in the training data, "
     "in older checkpoints or in other models",
 }
 
@@ -33,7 +33,7 @@ def claim(profile: Profile, numbers: Sequence[Number], alarms: Sequence[Alarm]) 
     shown = {"quick": _quick, "standard": _standard, "full": _full}[profile](known)
     if by_name["over-forgetting"].raised:
         shown += f" But the samples stand out by having been forgotten too well. {by_name['over-forgetting'].told}"
-    return Claim(shown, f"Not shown: {_NOT[profile]}.")
+    return Claim(shown, f"{_NOT[profile]}.")
 
 
 def _quick(known: Mapping[str, Number]) -> str:

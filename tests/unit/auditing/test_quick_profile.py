@@ -97,3 +97,9 @@ def test_moved_counts_answers_and_verdicts(trained):
     ours = Case(trained.before, trained.after, Sets(trained.forget), oracle=trained.oracle)
     was, now = (trained.oracle.is_member(model, trained.forget) for model in (trained.before, trained.after))
     assert Quick(ours).moved() >= int((was != now).sum()) > 0
+
+
+def test_without_an_oracle_a_posterior_that_moved_counts(trained):
+    ours = Case(trained.before, trained.after, Sets(trained.forget))
+    assert Quick(ours).moved() == len(trained.forget)
+    assert Quick(Case(trained.before, trained.before, Sets(trained.forget))).moved() == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -370,6 +371,30 @@ def test_an_audit_is_tied_to_weights_and_certificate(tmp_path: Path) -> None:
     assert settings["weights_sha256"] == file_hash(out / "model.safetensors")
     assert settings["certificate_sha256"] == Certificate.read(out / "certificate.json").sha256
     assert any("50 were drawn" in note for note in settings["notes"])
+
+
+@pytest.mark.parametrize("was", [None, "elsewhere"])
+def test_workers_find_the_modules_beside_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, was: str | None
+) -> None:
+    import forsaken.jobs.audit as place
+
+    if was is None:
+        monkeypatch.delenv("PYTHONPATH", raising=False)
+    else:
+        monkeypatch.setenv("PYTHONPATH", was)
+    seen: list[str] = []
+    real = place.audit
+
+    def told(*given: Any, **named: Any) -> Audit:
+        seen.extend(os.environ["PYTHONPATH"].split(os.pathsep))
+        return real(*given, **named)
+
+    monkeypatch.setattr(place, "audit", told)
+    job = finished(tmp_path / "job")
+    audited(job)
+    assert seen == [str(job.parent.resolve()), *([was] if was else [])]
+    assert os.environ.get("PYTHONPATH") == was
 
 
 def test_labels_of_a_correction_are_not_taken_for_what_was_learnt(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ WRONG: list[tuple[str, str, str]] = [
      "line 3: [model] unknown key 'wieghts'; did you mean 'weights'? "
      "(known: arguments, device, factory, forward, trusted, weights)"),
     (METHOD, "[method]\n[orcale]", "line 8: unknown table [orcale]; did you mean [oracle]? (known: [model], [data], "
-     "[method], [oracle], [chain], [output])"),
+     "[method], [oracle], [audit], [chain], [output])"),
     (MODEL, "weights = 1\n[model]", "line 1: key 'weights' stands in no table; put it below [model] or [method] or "
      "[oracle]"),
     (MODEL, "path = 1\n[model]", "line 1: key 'path' stands in no table; expected tables such as [model]"),

@@ -46,7 +46,7 @@ def test_the_panel_comes_first_and_says_it_all(tmp_path: Path) -> None:
     assert '<p class="alarm"><b>Alarm: over-forgetting.</b> 4 of 12 samples' in panel
     assert "Could not be told (no-op): There were no weights" in panel
     assert "<b>Shown:</b> No test here can tell" in panel
-    assert "<b>Not shown:</b> what a stronger attack tells." in panel
+    assert "<b>Not shown:</b> What a stronger attack tells." in panel
     assert "16 models are few" in panel
     assert "Profile <b>full</b>" in panel
     assert "Its cost: trains models; models: 48; ensemble: 1 min 15 s; attacks: 0.50 s." in panel

@@ -1,0 +1,88 @@
+"""The laws of an audit on networks that were really trained: the full profile on digits, 16 originals and 32 retrained.
+
+The samples to forget are eights and nines under random labels, which a network can only know by heart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from forsaken import Forsaken, load_scenario
+from forsaken.auditing.case import Case, Sets
+from forsaken.auditing.ensembles import Ensembles
+from forsaken.auditing.full import Full
+from forsaken.auditing.matrices import Matrices
+from forsaken.bench.audit import held_out
+from forsaken.metrics import at_floor, u_lira, u_lira_floor
+from forsaken.models.fit import fit, training_of
+from forsaken.unlearning.base import About, Details, Unlearner
+from forsaken.unlearning.request import Request
+
+pytestmark = pytest.mark.slow
+
+N = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Destroy(Unlearner):
+    """Forget everything."""
+
+    about = About(summary="set every weight to zero", paper="none", needs=("forget",))
+
+    def run(self, student: nn.Module, request: Request) -> Details:
+        with torch.no_grad():
+            for weight in student.parameters():
+                weight.zero_()
+        return Details("iterations", 1, 0, ())
+
+
+@pytest.fixture(scope="module")
+def measured() -> Matrices:
+    torch.set_num_threads(2)
+    scenario = load_scenario("digits", seed=0)
+    reference, strangers = held_out(scenario)
+    sets = Sets(
+        scenario.forget,
+        kept=scenario.unseen_kept,
+        retain=scenario.retain,
+        test=scenario.test,
+        reference=reference,
+        nonmembers=strangers,
+    )
+    target = fit(scenario, scenario.train, seed=1)
+    case = Case(target, target, sets, training=training_of(scenario))
+    methods = {"forsaken": Forsaken(), "destroyed": Destroy()}
+    return Ensembles(case, methods, originals=N, retrained=2 * N).measure()
+
+
+def test_retrained_against_retrained_is_at_the_floor(measured: Matrices) -> None:
+    for part in ("forget", "retain", "test"):
+        matrix = measured.margins["retrained"][part]
+        floor = u_lira_floor(matrix)
+        assert floor.low < 0.5 < floor.high
+        halves = [np.random.default_rng(seed).permutation(2 * N) for seed in range(20)]
+        inside = [at_floor(u_lira(matrix[half[:N]], matrix[half[N:]]).auc, floor) for half in halves]
+        assert np.mean(inside) >= 0.8
+
+
+def test_doing_nothing_on_memorised_mislabelled_samples_is_told(measured: Matrices) -> None:
+    full = Full(measured, "forsaken")
+    assert full.idle["forget"].auc > 0.95
+    numbers = {number.name: number for number in full.numbers()}
+    assert numbers["klom_forget_mean"].before > 1.5 * numbers["klom_forget_mean"].retrained
+    assert numbers["klom_forget_mean"].value <= numbers["klom_forget_mean"].before
+
+
+def test_a_destroyed_model_does_not_win(measured: Matrices) -> None:
+    ours, gone = (
+        {number.name: number for number in Full(measured, name).numbers()} for name in ("forsaken", "destroyed")
+    )
+    assert gone["ensemble_accuracy_test"].value < 0.3
+    assert gone["neurips_score"].value < 0.25 * gone["neurips_score"].retrained
+    assert gone["u_lira_auc"].value > 0.95
+    assert ours["ensemble_accuracy_test"].value > 0.95
