@@ -12,7 +12,7 @@ import torch
 
 from forsaken._random import checked_seed
 from forsaken.auditing.alarms import no_op, over_forgetting
-from forsaken.auditing.case import NAMES, Case, Sets, Train, as_models, is_network
+from forsaken.auditing.case import NAMES, Case, Sets, Train, as_models, classes_of, is_network
 from forsaken.auditing.ensembles import Ensembles
 from forsaken.auditing.full import Full, check_count
 from forsaken.auditing.matrices import RETRAINED
@@ -54,7 +54,7 @@ def audit(
     retrained: object = None,
     oracle: ShadowOracle | None = None,
     training: Training | Train | None = None,
-    method: str | Unlearner = "forsaken",
+    method: str | Unlearner | None = None,
     models: int | None = None,
     folder: Path | str | None = None,
     engine: str = "local",
@@ -94,7 +94,8 @@ def audit(
     training : Training, or callable (samples, seed) -> model
         How models like these are trained, for "standard" and "full". What a callable trains is not cached.
     method : str or Unlearner
-        What made the model forget, to be repeated on other originals in "full".
+        What made the model forget, with its settings, to be repeated on other originals in "full": a name of
+        `forsaken.METHODS` for its defaults, or one of its classes, made.
     models : int, optional
         How many references ("standard", 8) or originals ("full", 16) to train.
     folder : path, optional
@@ -113,12 +114,15 @@ def audit(
     if profile not in PROFILES:
         raise UnknownNameError("profile", profile, PROFILES)
     given = {"kept": kept, "retain": retain, "test": test, "reference": reference, "nonmembers": nonmembers}
+    classes = classes_of(before)
     sets = Sets(
-        Samples.read(forget, "forget"),
-        **{name: None if value is None else Samples.read(value, name) for name, value in given.items()},
+        Samples.read(forget, "forget", classes=classes),
+        **{
+            name: None if value is None else Samples.read(value, name, classes=classes) for name, value in given.items()
+        },
     )
     chosen = build(method, {}) if isinstance(method, str) else method
-    if not isinstance(chosen, Unlearner):
+    if chosen is not None and not isinstance(chosen, Unlearner):
         raise SettingsError(f"method is {chosen!r}, expected a name of forsaken.METHODS or one of its classes, made")
     case = Case(
         before,
@@ -178,7 +182,10 @@ class _Run:
         case = self.case
         name, method = "unlearned", case.method
         if method is None:
-            raise SettingsError("the profile full repeats the unlearning, and method is None; give method=")
+            raise SettingsError(
+                "the profile full repeats the unlearning on other originals, and method is None; give what made the "
+                'model forget: method=forsaken.METHODS["forsaken"](...), with the settings that it was run with'
+            )
         check_count(count)
         ensembles = Ensembles(
             case, {name: method}, originals=count, retrained=2 * count, folder=folder, device=self.device

@@ -80,10 +80,23 @@ class Sets:
         """What the audited model learnt from: the remaining data, then the forgotten samples."""
         return join([self.remaining, self.named("forget")])
 
-    @property
-    def strangers(self) -> Samples:
-        """Samples like the forgotten ones that no model was trained on, with labels."""
-        return self.named("test" if self.nonmembers is None else "nonmembers")
+    def strangers(self, draw: np.random.Generator) -> tuple[Samples, Samples]:
+        """Return samples like the forgotten ones that no model was trained on, at most as many, and the test samples.
+
+        Where no non-members are given, test samples stand in, and the second set is the rest of them: what an attack
+        judges must be no part of what it learns from.
+        """
+        count = len(self.forget)
+        if self.nonmembers is not None:
+            return some(self.named("nonmembers"), count, draw), self.named("test")
+        test = self.named("test")
+        order = draw.permutation(len(test))
+        if len(test) <= count:
+            raise InputError(
+                f"test holds {len(test)} samples, and as many as are forgotten ({count}) are taken from it to compare "
+                "with, so that none is left; give nonmembers=(inputs, labels), or more test samples"
+            )
+        return test.rows(np.sort(order[:count])), test.rows(np.sort(order[count:]))
 
     def named(self, name: str) -> Samples:
         """Return a set that must be there, with labels."""
@@ -162,6 +175,12 @@ def labels_of(samples: Samples) -> Array:
     if samples.labels is None:
         raise InputError("the samples have no labels; give (inputs, labels)")
     return samples.labels.numpy()
+
+
+def classes_of(model: Any) -> Array | None:
+    """Return the labels that an estimator knows, in the order of its logits; None for a network."""
+    module = as_module(model)
+    return np.asarray(module.estimator.classes_) if isinstance(module, LinearModel) else None
 
 
 def is_network(model: Any) -> bool:

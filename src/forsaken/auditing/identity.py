@@ -12,11 +12,13 @@ import torch
 from forsaken._random import torch_seed
 from forsaken.data.nest import leaves
 from forsaken.data.samples import Samples
-from forsaken.models.logits import Forward
+from forsaken.models.logits import Forward, predict_logits
 from forsaken.models.train import Training, usable_device
 from forsaken.models.weights import fingerprint
 from forsaken.provenance import provenance
 from forsaken.unlearning.base import Unlearner
+
+_PROBED = 16  # samples that a new network is asked about
 
 
 def training_identity(
@@ -30,11 +32,17 @@ def training_identity(
     """Return the hash of a training and of what its models are looked at on; the seed of a model is apart."""
     with torch_seed(0):
         network = training.build()
+    few = data.rows(range(min(_PROBED, len(data))))
     told = {
         "versions": provenance()["versions"],
         "device": usable_device(device).type,
         "recipe": training.recipe.to_dict(),
-        "network": [str(network), fingerprint(network)],
+        # what it answers, too: neither its text nor its weights tell which functions it calls
+        "network": [
+            str(network),
+            fingerprint(network),
+            _digest(Samples(predict_logits(network, few, forward=forward))),
+        ],
         "forward": _name(forward),
         "data": _digest(data),
         "views": {name: _digest(part) for name, part in views.items()},

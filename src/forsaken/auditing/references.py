@@ -19,7 +19,6 @@ from forsaken._random import generator
 from forsaken.auditing.case import Case, labels_of, plain_input, some
 from forsaken.auditing.curves import caught, curve
 from forsaken.auditing.result import Curve, Number
-from forsaken.data.duplicates import content_keys
 from forsaken.data.samples import Samples, join
 from forsaken.errors import InputError
 from forsaken.metrics import bootstrap_interval, lira, margins, rmia, roc, separation, tpr_at
@@ -83,9 +82,8 @@ class References:
         sets = case.sets
         draw = generator(case.seed, _OTHERS)
         forgotten = sets.named("forget")
-        others = some(sets.strangers, len(forgotten), draw)
-        population = _apart(sets.named("test"), others) if sets.nonmembers is None else sets.named("test")
-        population = some(population, _POPULATION, draw)
+        others, rest = sets.strangers(draw)
+        population = some(rest, _POPULATION, draw)
         candidates = join([forgotten, others])
         inside = halves(count, len(candidates), generator(case.seed, _HALVES))
         seeds = [int(seed) for seed in generator(case.seed, _SEEDS).integers(2**32, size=count)]
@@ -177,19 +175,6 @@ def look(case: Case, model: Any, candidates: Samples, population: Samples) -> Se
 def _probability(phi: Array) -> Array:
     """Return p from its logit; never 0, which no ratio could take."""
     return np.asarray(np.maximum(1 / (1 + np.exp(-np.clip(phi, -700, 700))), 1e-300))
-
-
-def _apart(samples: Samples, taken: Samples) -> Samples:
-    """Return the test samples that are no candidates."""
-    ours, theirs = content_keys(samples, taken)
-    known = set(theirs)
-    rows = np.array([at for at, key in enumerate(ours) if key not in known], dtype=np.intp)
-    if not len(rows):
-        raise InputError(
-            f"all {len(samples)} test samples are candidates, and none is left for the population; give nonmembers=, "
-            "or more test samples than forgotten ones"
-        )
-    return samples.rows(rows)
 
 
 def _trained(

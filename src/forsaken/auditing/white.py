@@ -30,10 +30,11 @@ def white_box(case: Case, progress: Progress = silent) -> list[Number]:
     forgotten samples and of the strangers, and judges the other half, so that none is judged on what it learnt from.
     """
     sets, draw = case.sets, generator(case.seed, _FOLDS)
-    forget, others = sets.named("forget"), some(sets.strangers, len(sets.forget), draw)
+    forget = sets.named("forget")
+    others, rest = sets.strangers(draw)
     # as many of either kind on both sides, or a stranger would seem a non-member for being a stranger
-    most = min(len(sets.named("kept")), len(sets.named("test")), _MOST)
-    kept, test = some(sets.named("kept"), most, draw), some(sets.named("test"), most, draw)
+    most = min(len(sets.named("kept")), len(rest), _MOST)
+    kept, test = some(sets.named("kept"), most, draw), some(rest, most, draw)
     models = {"after": case.after, "before": case.before} | {
         f"retrained {at}": one for at, one in enumerate(case.retrained)
     }

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from forsaken.auditing.result import Alarm, Claim, Number, Profile
 from forsaken.metrics import FEW
 
+_WIDE = 0.3  # an interval of an AUC this wide rules nothing out
 NEAR = 0.03  # of 0.5: as near as retrained models are (docs/guide/audit.md)
 
 COSTS: dict[Profile, str] = {
@@ -51,37 +52,57 @@ def _quick(known: Mapping[str, Number]) -> str:
 
 
 def _standard(known: Mapping[str, Number]) -> str:
-    attack = known["rmia_auc"]
-    other = known.get("white_box_auc")
+    attack, others = known["rmia_auc"], [known[name] for name in ("lira_auc", "white_box_auc") if name in known]
     told = (
-        f"An attacker with a few reference models tells the forgotten samples from samples that were never seen with "
-        f"AUC {_told(attack.value)} ({_told(attack.before)} before{_beside(attack, bracket=False)})"
+        f"An attacker with a few reference models tells the {attack.n // 2} forgotten samples from samples that were "
+        f"never seen with AUC {_told(attack.value)} by RMIA{_range(attack)}, {_told(attack.before)} before"
+        f"{_beside(attack, bracket=False)}"
     )
-    if other is not None and other.value is not None:
-        told += f", one who reads the weights with AUC {_told(other.value)} ({_told(other.before)} before)"
-    return f"{told}; 0.5 is a coin. {_verdict(attack)}"
+    labels = {"lira_auc": "LiRA", "white_box_auc": "an attacker who reads the weights"}
+    told += "".join(f"; {labels[one.name]} reaches {_told(one.value)}{_range(one)}" for one in others)
+    return f"{told}; 0.5 is a coin. {_verdict([attack, *others])}"
 
 
 def _full(known: Mapping[str, Number]) -> str:
-    attack = known["u_lira_auc"]
+    attack, worst = known["u_lira_auc"], known["u_lira_worst"]
     low, high = attack.floor or (0.5, 0.5)
-    return (
+    told = (
         f"The strongest attack known (U-LiRA) tells the unlearned models from models that never saw the samples with "
         f"AUC {_told(attack.value)}; between models that never saw them it reaches {low:.3f} to {high:.3f}, and before "
-        f"unlearning {_told(attack.before)}. {_verdict(attack)}"
+        f"unlearning {_told(attack.before)}. {_verdict([attack])}"
     )
+    if chance(attack) and worst.value is not None and worst.floor is not None and worst.value > worst.floor[1]:
+        told += (
+            f" But the tenth of the samples that is told best stands out: AUC {worst.value:.3f}, where retrained "
+            f"models reach {worst.floor[1]:.3f} at most."
+        )
+    return told
 
 
-def _verdict(attack: Number) -> str:
-    if attack.value is None:
-        return "Nothing is shown."
-    near = abs(attack.value - 0.5) <= NEAR
+def chance(attack: Number) -> bool | None:
+    """Return whether an attack does no better than a coin; None where too little was seen to tell."""
+    if attack.value is None or (attack.interval is None and attack.floor is None):
+        return None
     if attack.floor is not None:
-        chance = near or attack.floor[0] <= attack.value <= attack.floor[1]
-    else:
-        low, high = attack.interval or (0.5, 0.5)
-        chance = near or low <= 0.5 <= high
-    return "That is no better than chance." if chance else "That is better than chance: the samples can still be told."
+        return abs(attack.value - 0.5) <= NEAR or attack.floor[0] <= attack.value <= attack.floor[1]
+    low, high = attack.interval or (0.5, 0.5)
+    return low <= 0.5 <= high
+
+
+def _verdict(attacks: Sequence[Number]) -> str:
+    found = [chance(attack) for attack in attacks]
+    if False in found:
+        return "That is better than chance: the samples can still be told."
+    if None in found:
+        return "That is too little to tell whether it is better than chance."
+    widest = max((attack.interval or (0.5, 0.5) for attack in attacks), key=lambda pair: pair[1] - pair[0])
+    if attacks[0].floor is None and widest[1] - widest[0] > _WIDE:
+        return "That cannot be told from chance, but with so few samples little could be."
+    return "That is no better than chance."
+
+
+def _range(number: Number) -> str:
+    return "" if number.interval is None else f" ({number.interval[0]:.3f} to {number.interval[1]:.3f})"
 
 
 def _beside(number: Number, *, percent: bool = False, bracket: bool = True) -> str:

@@ -115,3 +115,17 @@ def test_a_method_is_a_name_or_an_unlearner(trained):
 def test_a_device_that_is_not_there_is_told(trained):
     with pytest.raises(SettingsError, match="device 'nowhere' cannot be used"):
         audit(trained, profile="full", models=4, device="nowhere")
+
+
+def test_full_asks_which_method_made_the_model_forget(trained):
+    with pytest.raises(SettingsError, match="method is None; give what made the model forget"):
+        audit(trained, profile="full", models=4, method=None)
+
+
+def test_labels_of_an_estimator_are_its_own(trained):
+    names = np.array(["a", "b", "c"])
+    labels = names[trained.kept.labels.numpy()]
+    model = LogisticRegression(max_iter=500).fit(trained.kept.inputs.numpy(), labels)
+    test = trained.test.inputs.numpy(), names[trained.test.labels.numpy()]
+    found = forsaken.audit(model, model, trained.forget.inputs, test=test)
+    assert found["accuracy"].value == pytest.approx(model.score(*test))

@@ -183,3 +183,18 @@ def test_progress_runs_from_nothing_to_all_and_never_back(trained):
     assert done == sorted(done)
     assert done[-1] == ticks[-1].total
     assert len({tick.stage for tick in ticks}) == 1
+
+
+def test_what_a_network_answers_decides_its_place_too(trained):
+    class Odd(torch.nn.Module):
+        def __init__(self, function: object) -> None:
+            super().__init__()
+            self.layer, self.function = torch.nn.Linear(20, 3), function
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return self.function(self.layer(inputs))
+
+    one, two = (
+        ensembles(trained, Path("x"), training=Training(lambda f=f: Odd(f), FAST)) for f in (torch.sin, torch.tanh)
+    )
+    assert one._keys["retrained"]["retrained"] != two._keys["retrained"]["retrained"]

@@ -8,6 +8,7 @@ from small_case import Small
 
 from forsaken.auditing.case import Case, Sets
 from forsaken.auditing.references import References, halves
+from forsaken.auditing.white import white_box
 from forsaken.errors import InputError
 from forsaken.metrics import separation
 
@@ -69,7 +70,7 @@ def test_without_strangers_the_test_samples_serve_and_the_population_is_the_rest
 
 
 def test_too_few_test_samples_for_a_population_are_an_error(trained):
-    with pytest.raises(InputError, match="none is left for the population"):
+    with pytest.raises(InputError, match="so that none is left"):
         References.fit(case(trained, nonmembers=None, test=trained.test.rows(range(10))), 4)
 
 
@@ -77,3 +78,29 @@ def test_too_few_test_samples_for_a_population_are_an_error(trained):
 def test_too_few_or_an_odd_number_of_references_are_an_error(trained, count):
     with pytest.raises(InputError, match=f"{count} reference models, expected an even number of at least 4"):
         References.fit(case(trained), count)
+
+
+def test_what_the_white_box_judges_is_no_part_of_what_it_learns_from(trained, monkeypatch):
+    learnt: list[set[tuple[float, ...]]] = []
+    judged: list[set[tuple[float, ...]]] = []
+
+    def rows(samples: object) -> set[tuple[float, ...]]:
+        return {tuple(row) for row in samples.inputs.numpy().tolist()}
+
+    class Oracle:
+        threshold = 0.5
+
+        @classmethod
+        def fit(cls, model: object, *, members: object, nonmembers: object, **_: object) -> Oracle:
+            learnt.append(rows(members) | rows(nonmembers))
+            return cls()
+
+        def score(self, model: object, samples: object, **_: object) -> np.ndarray:
+            judged.append(rows(samples))
+            assert not judged[-1] & learnt[-1]
+            return np.linspace(0, 1, len(samples))
+
+    monkeypatch.setattr("forsaken.auditing.white.WhiteBoxOracle", Oracle)
+    white_box(case(trained, nonmembers=None))
+    assert len(learnt) == 2
+    assert len(set.union(*judged)) == 2 * len(trained.forget)

@@ -1,0 +1,65 @@
+"""The sentence of an audit says what was shown, and never more."""
+
+from __future__ import annotations
+
+import pytest
+
+from forsaken.auditing.result import Alarm, Number
+from forsaken.auditing.words import chance, claim
+
+QUIET = (Alarm("no-op", False, "moved"), Alarm("over-forgetting", False, "inside"))
+
+
+def number(name: str, value: float | None, **more: object) -> Number:
+    return Number(name, name, value, "half", n=40, unit="samples", **{"before": 0.9, "retrained": 0.5, **more})
+
+
+def full(auc: float, *, worst: float = 0.6) -> list[Number]:
+    return [
+        number("u_lira_auc", auc, floor=(0.45, 0.55), interval=(auc - 0.02, auc + 0.02)),
+        number("u_lira_worst", worst, floor=(0.55, 0.65)),
+    ]
+
+
+def standard(rmia: float, *, lira: float = 0.5, white: float = 0.5, half: float = 0.1) -> list[Number]:
+    values = {"rmia_auc": rmia, "lira_auc": lira, "white_box_auc": white}
+    return [number(name, value, interval=(value - half, value + half)) for name, value in values.items()]
+
+
+@pytest.mark.parametrize(("auc", "said"), [(0.5, True), (0.54, True), (0.56, False), (0.44, False), (0.99, False)])
+def test_full_is_chance_only_at_the_floor(auc, said):
+    assert ("no better than chance" in claim("full", full(auc), QUIET).shown) is said
+
+
+def test_full_tells_of_a_tenth_that_stands_out():
+    assert "the tenth of the samples" in claim("full", full(0.5, worst=0.9), QUIET).shown
+    assert "the tenth of the samples" not in claim("full", full(0.5), QUIET).shown
+
+
+def test_standard_is_chance_only_if_every_attack_is():
+    assert "no better than chance" in claim("standard", standard(0.5), QUIET).shown
+    for weak in ({"rmia": 0.8}, {"rmia": 0.5, "lira": 0.8}, {"rmia": 0.5, "white": 0.8}, {"rmia": 0.5, "white": 0.2}):
+        assert "can still be told" in claim("standard", standard(**weak), QUIET).shown
+
+
+def test_few_samples_show_little():
+    assert "little could be" in claim("standard", standard(0.5, half=0.3), QUIET).shown
+
+
+def test_without_an_interval_nothing_is_claimed():
+    bare = [number(name, 0.5) for name in ("rmia_auc", "lira_auc", "white_box_auc")]
+    assert "too little to tell" in claim("standard", bare, QUIET).shown
+    assert chance(number("a", None)) is None
+
+
+def test_an_alarm_comes_before_the_praise():
+    nothing = (Alarm("no-op", True, "No weight has changed."), Alarm("over-forgetting", None, "?"))
+    assert claim("full", full(0.5), nothing).shown.startswith("Nothing was forgotten")
+    too_much = (Alarm("no-op", False, ""), Alarm("over-forgetting", True, "70 % below."))
+    assert "forgotten too well. 70 % below." in claim("full", full(0.5), too_much).shown
+
+
+@pytest.mark.parametrize("profile", ["quick", "standard", "full"])
+def test_what_was_not_shown_is_said_in_every_profile(profile):
+    numbers = [*full(0.5), *standard(0.5), number("fr", 0.9), number("forget_confidence", 0.5)]
+    assert claim(profile, numbers, QUIET).not_shown.startswith("That ")
