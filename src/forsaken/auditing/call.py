@@ -10,18 +10,20 @@ from typing import Any, TypeVar
 
 import torch
 
+from forsaken._checks import Problems
 from forsaken._random import checked_seed
-from forsaken.auditing.alarms import no_op, over_forgetting
+from forsaken.auditing.alarms import like_the_ensemble, no_op, over_forgetting
 from forsaken.auditing.case import NAMES, Case, Sets, Train, as_models, classes_of, is_network
 from forsaken.auditing.ensembles import Ensembles
 from forsaken.auditing.full import Full, check_count
-from forsaken.auditing.matrices import RETRAINED
+from forsaken.auditing.matrices import BEFORE, RETRAINED
+from forsaken.auditing.overlaps import overlaps
 from forsaken.auditing.quick import Quick
 from forsaken.auditing.references import References
 from forsaken.auditing.relearning import relearn_time
 from forsaken.auditing.result import PROFILES, Audit, Profile
-from forsaken.auditing.white import white_box
-from forsaken.auditing.words import COSTS, claim
+from forsaken.auditing.white import LEAST, white_box
+from forsaken.auditing.words import claim, cost_of
 from forsaken.data.samples import Samples
 from forsaken.errors import SettingsError, UnknownNameError
 from forsaken.metrics import FEW
@@ -124,6 +126,7 @@ def audit(
     chosen = build(method, {}) if isinstance(method, str) else method
     if chosen is not None and not isinstance(chosen, Unlearner):
         raise SettingsError(f"method is {chosen!r}, expected a name of forsaken.METHODS or one of its classes, made")
+    _check(oracle, training, models, folder)
     case = Case(
         before,
         after,
@@ -158,9 +161,11 @@ class _Run:
     cost: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     margins: tuple[Any, Any] = (None, None)
+    doubts: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.quick = self._timed("judging", lambda: Quick(self.case))
+        self.found["warnings"] += overlaps(self.case.sets)
 
     def standard(self, count: int) -> None:
         """Attack with reference models, with a white-box oracle, and by learning the samples again."""
@@ -170,7 +175,15 @@ class _Run:
         )
         numbers, self.found["roc"] = references.numbers()
         self.found["numbers"] += numbers
-        self.found["numbers"] += self._timed("white_box", lambda: white_box(case, self.progress))
+        if case.sets.nonmembers is None:
+            self.found["warnings"].append(
+                "test samples stand in for samples like the forgotten ones that were never seen, which is right only "
+                "where the forgotten samples are like them; give nonmembers= otherwise"
+            )
+        if len(references.candidates) >= 2 * LEAST:
+            self.found["numbers"] += self._timed("white_box", lambda: white_box(case, self.progress))
+        else:
+            self.found["warnings"].append(f"the white-box oracle is left out: it takes {LEAST} forgotten samples")
         if is_network(case.after) and isinstance(case.training, Training):
             self.found["numbers"] += self._timed("relearning", lambda: relearn_time(case, self.progress))
         else:
@@ -197,7 +210,17 @@ class _Run:
         self.found["numbers"] += full.numbers()
         self.found["warnings"] += full.warnings()
         self.found["roc"], self.found["margins"], self.found["klom"] = full.curves(), full.worst(), full.klom()
-        self.margins = case.margins(case.after, case.sets.named("forget")), matrices.margins[RETRAINED]["forget"]
+        own = {
+            who: case.margins(model, case.sets.named("forget"))
+            for who, model in (("before", case.before), ("after", case.after))
+        }
+        self.margins = own["after"], matrices.margins[RETRAINED]["forget"]
+        for who, ensemble in (("before", BEFORE), ("after", name)):
+            if not like_the_ensemble(own[who], matrices.margins[ensemble]["forget"]):
+                self.doubts.append(
+                    f"The model {who} is not like those that this training{' and method' if who == 'after' else ''} "
+                    "make, so that these numbers are not about it: are recipe, method and settings the same?"
+                )
         self.cost |= {
             "models": 3 * count,
             "training_seconds_a_model": float(matrices.seconds[RETRAINED].mean()),
@@ -221,12 +244,12 @@ class _Run:
         }
         return Audit(
             profile=self.profile,
-            claim=claim(self.profile, numbers, alarms),
+            claim=claim(self.profile, numbers, alarms, self.doubts),
             numbers=numbers,
             alarms=alarms,
-            warnings=(*found["warnings"], *quick.warnings()),
+            warnings=(*self.doubts, *found["warnings"], *quick.warnings(ensemble=self.profile == "full")),
             cost={
-                "told": COSTS[self.profile],
+                "told": cost_of(self.profile, self.cost.get("models", 0)),
                 **self.cost,
                 "seconds": sum(self.cost.get("seconds_by_part", {}).values()),
             },
@@ -242,3 +265,19 @@ class _Run:
         result = work()
         self.cost.setdefault("seconds_by_part", {})[name] = time.perf_counter() - start
         return result
+
+
+def _check(oracle: object, training: object, models: object, folder: object) -> None:
+    """Raise every problem with these arguments at once, before any work is done."""
+    found = Problems("audit")
+    if models is not None:
+        found.whole("models", models, least=4)
+    if oracle is not None and not isinstance(oracle, ShadowOracle):
+        found.add(f"oracle is a {type(oracle).__name__}, expected a ShadowOracle")
+    if training is not None and not callable(training) and not isinstance(training, Training):
+        found.add(
+            f"training is a {type(training).__name__}, expected a Training, or a function (samples, seed) -> model"
+        )
+    if folder is not None and Path(str(folder)).exists() and not Path(str(folder)).is_dir():
+        found.add(f"folder is {folder}, which is a file; name a folder, or one that is to be made")
+    found.report()

@@ -8,14 +8,15 @@ from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
+from forsaken._random import torch_seed
 from forsaken.data.nest import leaves, shape_of
 from forsaken.data.samples import Samples, join
 from forsaken.errors import InputError, SettingsError
 from forsaken.metrics import margins
 from forsaken.models.linear import LinearModel
-from forsaken.models.logits import Forward, as_module, predict_logits
+from forsaken.models.logits import Forward, LogitModel, as_module, predict_logits
 from forsaken.models.train import Training
 from forsaken.oracles.shadow import ShadowOracle
 from forsaken.unlearning.base import Unlearner
@@ -158,6 +159,16 @@ class Case:
     def device(self) -> str:
         """Where the audited model lies."""
         return next((str(weight.device) for weight in as_module(self.after).parameters()), "cpu")
+
+    def build(self, training: Training) -> Callable[[], nn.Module]:
+        """Return what builds a network that is trained here: one that is called with a tensor and returns logits."""
+        plain = self.forward is None and plain_input(self.sets.forget)
+        if plain:
+            with torch_seed(0):
+                network = training.build()
+            some_logits = network.eval()(LogitModel(network).place(self.sets.forget.rows([0]).inputs))
+            plain = isinstance(some_logits, Tensor) and some_logits.dim() == 2 and some_logits.shape[1] > 1
+        return training.build if plain else lambda: LogitModel(training.build(), self.forward)
 
     def margins(self, model: Any, samples: Samples) -> Array:
         """Return how far a model is on the side of each sample's label, from its logits in float64."""

@@ -19,8 +19,8 @@ import torch
 
 from forsaken._files import write_atomically
 from forsaken._random import generator
-from forsaken.auditing.case import Case, labels_of, plain_input, some
-from forsaken.auditing.identity import method_identity, training_identity
+from forsaken.auditing.case import Case, labels_of, some
+from forsaken.auditing.identity import cachable, method_identity, training_identity
 from forsaken.auditing.matrices import BEFORE, RETRAINED, Matrices, packed, unpacked
 from forsaken.data.samples import Samples
 from forsaken.engine import fan_out
@@ -190,9 +190,7 @@ class Ensembles:
         return [model.model if isinstance(model, LogitModel) else model for model in found]
 
     def _build(self, training: Training) -> Callable[[], Any]:
-        if self.case.forward is None and plain_input(self.case.sets.forget):
-            return training.build
-        return lambda: LogitModel(training.build(), self.case.forward)
+        return self.case.build(training)
 
     def _forgotten(self, name: str, method: Unlearner, model: Any, seed: int) -> Record:
         sets, training = self.case.sets, self.case.training
@@ -208,7 +206,7 @@ class Ensembles:
                 seed=seed,
             )
         except ForsakenError as error:
-            raise type(error)(f"{name} failed on an original of the ensemble (seed {seed}): {error}") from error
+            raise ForsakenError(f"{name} failed on an original of the ensemble (seed {seed}): {error}") from error
         return self._noted(result.model, result.seconds)
 
     def _noted(self, model: Any, seconds: float) -> Record:
@@ -229,7 +227,16 @@ class Ensembles:
         paths = self._paths(role, seed)
         if not paths or not all(path.exists() for path in paths.values()):
             return None
-        return {who: unpacked(path) for who, path in paths.items()}
+        return {who: self._checked(path) for who, path in paths.items()}
+
+    def _checked(self, path: Path) -> Record:
+        record = unpacked(path)
+        wanted = {part: (len(samples),) for part, samples in self.views.items()} | {"seconds": ()}
+        wanted |= {f"{part}.accuracy": () for part in self.views if part != "forget"}
+        found = {name: value.shape for name, value in record.items()}
+        if found != wanted or not all(np.isfinite(value).all() for value in record.values()):
+            raise InputError(f"{path} is damaged: it holds other arrays than noted; delete it, and it is made anew")
+        return record
 
     def _keep(self, found: Mapping[tuple[str, int], Mapping[str, Record]]) -> None:
         for (role, seed), noted in found.items():
@@ -241,6 +248,8 @@ class Ensembles:
     def _paths(self, role: str, seed: int) -> dict[str, Path]:
         if self.folder is None or not isinstance(self.case.training, Training):
             return {}  # of a function nobody can tell whether it is the same as before
+        if role == BEFORE and not all(map(cachable, self.methods.values())):
+            return {}
         return {who: self.folder / key[:32] / f"{seed}.npz" for who, key in self._keys[role].items()}
 
     @cached_property

@@ -2,40 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from forsaken.auditing.curves import caught, curve
+from forsaken.auditing.curves import curve
 from forsaken.auditing.matrices import BEFORE, PARTS, RETRAINED, Matrices
-from forsaken.auditing.result import Curve, Divergence, Number, Spread
+from forsaken.auditing.result import Curve, Divergence, Interval, Number, Spread
 from forsaken.errors import InputError
 from forsaken.metrics import (
     FEW,
     Floor,
+    KlomFloor,
     ULira,
     bootstrap_interval,
     forgetting_epsilon,
     forgetting_quality,
+    jackknife_intervals,
     klom,
+    klom_floor,
     klom_summary,
-    separation,
     u_lira,
     u_lira_floor,
+    u_lira_intervals,
 )
 
 Array = np.ndarray[Any, Any]
 
 LEAST = 4  # originals, below which no number would mean anything
+_SAME = 1e-9  # margins that differ by less are those of one model
 _SHOWN = 6  # of the worst samples
 _DRAWS = 400
-_ALL = slice(None)
-
-
-def _area(unlearned: Array, retrained: Array) -> float:
-    return separation(unlearned, retrained)
+_OTHERS = (("retain", "kept training samples"), ("test", "test samples"))
+_PAIRS = "pairs of a sample and a model"
+_OVER_MODELS = "the interval leaves out each model once, on these samples"
 
 
 def check_count(originals: int) -> None:
@@ -78,6 +79,12 @@ class Full:
                 f"there are {retrained} retrained models for {self.count} originals; the floor needs twice as many, "
                 f"{2 * self.count}"
             )
+        if np.ptp(self._retrained("forget"), axis=0).max() <= _SAME:
+            raise InputError(
+                f"the {2 * self.count} retrained models all give the same margins: their training has no randomness, "
+                "so an ensemble of it tells nothing; use the profile standard, or a training function that draws the "
+                "rows that it learns from by its seed (a bootstrap)"
+            )
         self.attack = {part: self._attacked(method, part) for part in PARTS}
         self.idle = {part: self._attacked(BEFORE, part) for part in PARTS}
         self.floors = {part: u_lira_floor(self._retrained(part), seed=seed) for part in PARTS}
@@ -98,73 +105,7 @@ class Full:
 
     def numbers(self) -> list[Number]:
         """Return every number, the strongest first."""
-        told, idle, floor = self.attack["forget"], self.idle["forget"], self.floor
-        even = self._even("forget")
-        pairs: dict[str, Any] = {
-            "n": told.scores_unlearned.size + told.scores_retrained.size,
-            "unit": "pairs of a sample and a model",
-        }
-        found = [
-            Number(
-                "u_lira_auc",
-                "U-LiRA on the forgotten samples: AUC",
-                told.auc,
-                "half",
-                **pairs,
-                interval=self._interval(told),
-                retrained=floor.mean,
-                before=idle.auc,
-                floor=(floor.low, floor.high),
-            ),
-            Number(
-                "u_lira_worst",
-                "U-LiRA on the tenth of them that is told best: AUC",
-                told.worst,
-                "retrained",
-                **pairs,
-                interval=self._interval(told, _area, told.worst_rows),
-                retrained=floor.worst_mean,
-                before=idle.worst,
-                floor=(floor.worst_low, floor.worst_high),
-            ),
-            Number(
-                "u_lira_tpr_1",
-                "U-LiRA: true positives at 1 % false ones",
-                told.tpr_at_1,
-                "lower",
-                **pairs,
-                interval=self._interval(told, partial(caught, share=0.01)),
-                retrained=even.tpr_at_1,
-                before=idle.tpr_at_1,
-            ),
-            Number(
-                "u_lira_tpr_01",
-                "U-LiRA: true positives at 0.1 % false ones",
-                told.tpr_at_01,
-                "lower",
-                **pairs,
-                interval=self._interval(told, partial(caught, share=0.001)),
-                retrained=even.tpr_at_01,
-                before=idle.tpr_at_01,
-            ),
-        ]
-        for part, label in (("retain", "kept training samples"), ("test", "test samples")):
-            one, range_ = self.attack[part], self.floors[part]
-            found.append(
-                Number(
-                    f"u_lira_auc_{part}",
-                    f"U-LiRA on {label}: AUC, a trace of the unlearning",
-                    one.auc,
-                    "half",
-                    n=one.scores_unlearned.size + one.scores_retrained.size,
-                    unit=pairs["unit"],
-                    interval=self._interval(one),
-                    retrained=range_.mean,
-                    before=self.idle[part].auc,
-                    floor=(range_.low, range_.high),
-                )
-            )
-        return [*found, *self._divergences(), self._score(), *self._accuracies()]
+        return [*self._areas(), *self._divergences(), self._score(), *self._accuracies()]
 
     def klom(self) -> list[Divergence]:
         """Return KLoM on each set, beside its floor and its ceiling."""
@@ -203,33 +144,94 @@ class Full:
         both = self._retrained(part)
         return u_lira(both[self.count :], both[: self.count])
 
-    def _interval(
-        self, told: ULira, statistic: Callable[[Array, Array], float] = _area, rows: Array | slice = _ALL
-    ) -> tuple[float, float] | None:
-        """Return an interval with the model as the unit, since the samples of one model move together."""
-        scores = told.scores_unlearned[:, rows], told.scores_retrained[:, rows]
-        return bootstrap_interval(
-            lambda unlearned, retrained: statistic(unlearned.ravel(), retrained.ravel()),
-            *scores,
-            draws=_DRAWS,
-            seed=self.seed,
+    def _areas(self) -> list[Number]:
+        ours = self.matrices.margins[self.method]
+        spans = {
+            part: u_lira_intervals(ours[part][: self.count], self._retrained(part)[: self.count]) for part in PARTS
+        }
+        told, idle, even, span = self.attack["forget"], self.idle["forget"], self._even("forget"), spans["forget"]
+        return [
+            self._area("forget", "u_lira_auc", "U-LiRA on the forgotten samples: AUC", span.auc),
+            Number(
+                "u_lira_worst",
+                "U-LiRA on the tenth of them that is told best: AUC",
+                told.worst,
+                "retrained",
+                n=2 * self.count * len(told.worst_rows),
+                unit=_PAIRS,
+                interval=span.worst,
+                retrained=self.floor.worst_mean,
+                before=idle.worst,
+                floor=(self.floor.worst_low, self.floor.worst_high),
+                note=_note(span.worst, "choosing the best told chooses noise, so the floor is the yardstick, not 0.5"),
+            ),
+            self._caught("u_lira_tpr_1", 0.01, [told.tpr_at_1, idle.tpr_at_1, even.tpr_at_1], span.tpr_at_1),
+            self._caught("u_lira_tpr_01", 0.001, [told.tpr_at_01, idle.tpr_at_01, even.tpr_at_01], span.tpr_at_01),
+            *(
+                self._area(
+                    part,
+                    f"u_lira_auc_{part}",
+                    f"U-LiRA on {label}: AUC, a trace of the forgotten samples or of the unlearning",
+                    spans[part].auc,
+                )
+                for part, label in _OTHERS
+            ),
+        ]
+
+    def _area(self, part: str, name: str, label: str, interval: Interval | None) -> Number:
+        told, floor = self.attack[part], self.floors[part]
+        return Number(
+            name,
+            label,
+            told.auc,
+            "half",
+            n=_pairs(told),
+            unit=_PAIRS,
+            interval=interval,
+            retrained=floor.mean,
+            before=self.idle[part].auc,
+            floor=(floor.low, floor.high),
+            note=_note(interval),
         )
 
+    def _caught(self, name: str, share: float, values: Sequence[float], interval: Interval | None) -> Number:
+        told = self.attack["forget"]
+        negatives = told.scores_retrained.size
+        label = f"U-LiRA: true positives at {100 * share:g} % false ones"
+        fixed: dict[str, Any] = {"direction": "lower", "n": _pairs(told), "unit": _PAIRS}
+        if negatives < 1 / share - 1e-9:
+            note = (
+                f"{negatives} pairs of the retrained models cannot tell a rate of {100 * share:g} %: that takes "
+                f"{1 / share:.0f}, more models or more samples"
+            )
+            return Number(name, label, None, note=note, **fixed)
+        ours, before, retrained = values
+        note = _note(interval)
+        return Number(name, label, ours, interval=interval, retrained=retrained, before=before, note=note, **fixed)
+
+    def _klom_floor(self, part: str) -> KlomFloor:
+        return klom_floor(self._retrained(part), seed=self.seed)
+
     def _divergence(self, part: str) -> Divergence:
-        both, sets = self._retrained(part), self.matrices.margins
-        first, second = both[: self.count], both[self.count :]
-        value, floor, ceiling = (
-            klom_summary(klom(matrix[: self.count], first))
-            for matrix in (sets[self.method][part], second, sets[BEFORE][part])
-        )
-        return Divergence(part, first.shape[1], value=value, floor=floor, ceiling=ceiling)
+        first, sets, floor = self._retrained(part)[: self.count], self.matrices.margins, self._klom_floor(part)
+        value, ceiling = (klom_summary(klom(sets[who][part][: self.count], first)) for who in (self.method, BEFORE))
+        return Divergence(part, first.shape[1], value=value, floor=(floor.mean, floor.p95_mean), ceiling=ceiling)
 
     def _divergences(self) -> list[Number]:
         labels = {"forget": "forgotten", "retain": "kept", "test": "test"}
+        told = (
+            f"retrained: the floor, over halvings of the {2 * self.count} retrained models; before: the ceiling; all "
+            f"at {self.count} models a side"
+        )
         found = []
         for one in self.klom():
-            values = klom(
-                self.matrices.margins[self.method][one.part][: self.count], self._retrained(one.part)[: self.count]
+            floor = self._klom_floor(one.part)
+            ranges = (floor.low, floor.high), (floor.p95_low, floor.p95_high)
+            spans = jackknife_intervals(
+                lambda mine, theirs: klom_summary(klom(mine, theirs)),
+                self.matrices.margins[self.method][one.part][: self.count],
+                self._retrained(one.part)[: self.count],
+                scale="positive",
             )
             for at, (name, label) in enumerate((("mean", "mean"), ("p95", "95th percentile"))):
                 found.append(
@@ -240,56 +242,76 @@ class Full:
                         "lower",
                         n=one.n,
                         unit="samples",
-                        interval=self._over_samples(values, lambda drawn, at=at: klom_summary(drawn)[at]),  # type: ignore[misc]
+                        interval=spans[at],
                         retrained=one.floor[at],
                         before=one.ceiling[at],
-                        note=f"floor and ceiling at the same N of {self.count} models",
+                        floor=ranges[at],
+                        note=_note(spans[at], told),
                     )
                 )
         return found
 
-    def _over_samples(self, values: Array, statistic: Callable[[Array], float]) -> tuple[float, float] | None:
-        return bootstrap_interval(statistic, values, draws=_DRAWS, seed=self.seed)
-
     def _score(self) -> Number:
         both, sets = self._retrained("forget"), self.matrices.margins
         first, second = both[: self.count], both[self.count :]
-        ours = forgetting_epsilon(sets[self.method]["forget"][: self.count], first)
+        places = np.arange(self.count)
+
+        def quality(who: str, own: Array, rows: Array, others: Array) -> float:
+            # N is that of the whole score: it only says where a sample counts as told apart
+            found = forgetting_quality(forgetting_epsilon(own[rows], first[others]), self.count)
+            for part in ("retain", "test"):
+                found *= float(self._accuracy(who, part)[rows].mean() / self._accuracy(RETRAINED, part).mean())
+            return found
+
+        ours = sets[self.method]["forget"]
+        (interval,) = jackknife_intervals(
+            lambda rows, others: [quality(self.method, ours, rows, others)], places, places, scale="positive"
+        )
         return Number(
             "neurips_score",
             "the NeurIPS-2023 score",
-            self._quality(self.method, ours),
+            quality(self.method, ours, places, places),
             "higher",
             n=first.shape[1],
             unit="samples",
-            interval=self._over_samples(ours, partial(self._quality, self.method)),
-            retrained=self._quality(RETRAINED, forgetting_epsilon(second, first)),
-            before=self._quality(BEFORE, forgetting_epsilon(sets[BEFORE]["forget"][: self.count], first)),
+            interval=interval,
+            retrained=forgetting_quality(forgetting_epsilon(second, first), self.count),
+            before=quality(BEFORE, sets[BEFORE]["forget"], places, places),
+            note=_note(interval),
         )
 
-    def _quality(self, who: str, epsilons: Array) -> float:
-        own, usual = self.matrices.accuracy[who], self.matrices.accuracy[RETRAINED]
-        kept, right = (float(own[part].mean() / usual[part].mean()) for part in ("retain", "test"))
-        return forgetting_quality(epsilons, self.count) * kept * right
+    def _accuracy(self, who: str, part: str) -> Array:
+        return self.matrices.accuracy[who][part][: self.count * (2 if who == RETRAINED else 1)]
 
     def _accuracies(self) -> list[Number]:
-        accuracy = self.matrices.accuracy
         return [
             Number(
                 f"ensemble_accuracy_{part}",
                 f"accuracy on {label}, mean of the ensemble",
-                float(accuracy[self.method][part].mean()),
+                float(self._accuracy(self.method, part).mean()),
                 "retrained",
                 n=self.count,
                 unit="models",
                 interval=bootstrap_interval(
-                    lambda values: float(values.mean()), accuracy[self.method][part], draws=_DRAWS, seed=self.seed
+                    lambda values: float(values.mean()),
+                    self._accuracy(self.method, part),
+                    draws=_DRAWS,
+                    seed=self.seed,
                 ),
-                retrained=float(accuracy[RETRAINED][part].mean()),
-                before=float(accuracy[BEFORE][part].mean()),
+                retrained=float(self._accuracy(RETRAINED, part).mean()),
+                before=float(self._accuracy(BEFORE, part).mean()),
             )
-            for part, label in (("retain", "kept training samples"), ("test", "test samples"))
+            for part, label in _OTHERS
         ]
+
+
+def _pairs(told: ULira) -> int:
+    return told.scores_unlearned.size + told.scores_retrained.size
+
+
+def _note(interval: Interval | None, *more: str) -> str:
+    how = _OVER_MODELS if interval else "no interval: leaving out any one model does not move it"
+    return "; ".join((*more, how))
 
 
 def _rounded(values: Array) -> tuple[float, ...]:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
 
+import forsaken.models
 from forsaken._random import torch_seed
 from forsaken.data.nest import leaves
 from forsaken.data.samples import Samples
@@ -35,6 +38,7 @@ def training_identity(
     few = data.rows(range(min(_PROBED, len(data))))
     told = {
         "versions": provenance()["versions"],
+        "sources": _sources(),
         "device": usable_device(device).type,
         "recipe": training.recipe.to_dict(),
         # what it answers, too: neither its text nor its weights tell which functions it calls
@@ -53,7 +57,24 @@ def training_identity(
 def method_identity(base: str, name: str, method: Unlearner, given: Mapping[str, Samples | None]) -> str:
     """Return the hash of a method run on originals with the identity `base`, given some sets."""
     sets = {part: None if samples is None else _digest(samples) for part, samples in given.items()}
-    return _hash([base, name, type(method).__qualname__, method.settings, sets])
+    kind = type(method)
+    return _hash([base, name, kind.__module__, kind.__qualname__, method.settings, sets])
+
+
+def cachable(method: Unlearner) -> bool:
+    """Return whether a method can be known again: one of this package, without functions among its settings."""
+    values = [getattr(method, name) for name in method.settings]
+    return type(method).__module__.startswith("forsaken.") and not any(callable(value) for value in values)
+
+
+@cache
+def _sources() -> str:
+    """Return the hash of the code that trains and unlearns: a version alone does not tell that it was changed."""
+    root = Path(forsaken.models.__file__).parents[1]
+    digest = hashlib.blake2b(digest_size=16)
+    for path in sorted(path for room in ("models", "unlearning", "metrics") for path in (root / room).rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def _digest(samples: Samples) -> str:

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from forsaken.auditing.case import Case, labels_of
+from forsaken.auditing.case import NAMES, Case, labels_of
 from forsaken.auditing.result import Number
 from forsaken.auditing.verdict import View, judge, members
 from forsaken.data.samples import Samples
-from forsaken.errors import OracleError, UndefinedMetricError
+from forsaken.errors import InputError, OracleError, UndefinedMetricError
 from forsaken.metrics import bootstrap_interval, catastrophic_forgetting_rate, forgetting_rate
 from forsaken.models.logits import posteriors
 from forsaken.oracles.shadow import OracleReport
@@ -36,14 +36,20 @@ class Quick:
             )
         test = case.sets.test
         self.truth = None if test is None or test.labels is None else labels_of(test)
+        self._check_labels(widths.pop())
         self.weak = self._weakness()
 
-    def warnings(self) -> list[str]:
-        """Return what makes the numbers weaker than they look."""
+    def warnings(self, *, ensemble: bool = False) -> list[str]:
+        """Return what makes the numbers weaker than they look; `ensemble` where retrained models were trained."""
         found = [] if self.weak is None else [self.weak]
+        if self.case.oracle is not None and self._known() is None:
+            found.append(
+                "nobody knows how good the oracle is, since there are neither test samples nor non-members to try it "
+                "on; give test= or nonmembers="
+            )
         if self.case.oracle is None:
             found.append("there is no oracle, so that FR and CFR are not known; give oracle=ShadowOracle.fit(...)")
-        if not self.retrained:
+        if not self.retrained and not ensemble:
             found.append(
                 "no retrained model stands beside the numbers, so that too much forgetting looks like enough; give "
                 "retrained=, or use the profile full, which trains some"
@@ -80,18 +86,18 @@ class Quick:
         sides = self._known()
         return None if sides is None or self.case.oracle is None else self.case.oracle.evaluate_posteriors(*sides)
 
-    def moved(self) -> int:
-        """Return for how many forgotten samples the answer or the oracle's verdict is another than before.
+    def moved(self, view: View) -> tuple[int, int]:
+        """Return for how many forgotten samples a model differs from the one before: visibly, and to the oracle.
 
-        Without an oracle a posterior that moved by more than 0.01 counts in place of a verdict.
+        Visible is another answer, or a posterior that moved by more than 0.01. Without an oracle both are the same.
         """
-        old, new = self.before["forget"], self.after["forget"]
+        old, new = self.before["forget"], view["forget"]
         other = old.argmax(1) != new.argmax(1)
-        if self.case.oracle is not None:
-            other |= members(self.case.oracle, old) != members(self.case.oracle, new)
-        else:
-            other |= np.abs(old - new).max(1) > _SEEN
-        return int(other.sum())
+        visible = other | (np.abs(old - new).max(1) > _SEEN)
+        if self.case.oracle is None or self.weak is not None:
+            return int(visible.sum()), int(visible.sum())
+        judged = other | (members(self.case.oracle, old) != members(self.case.oracle, new))
+        return int(visible.sum()), int(judged.sum())
 
     def _seen(self, model: Any) -> View:
         sets = self.case.sets
@@ -108,11 +114,34 @@ class Quick:
         outside = [self.before[name] for name in ("test", "nonmembers") if name in self.before]
         return (np.concatenate(inside), np.concatenate(outside)) if outside else None
 
+    def _check_labels(self, classes: int) -> None:
+        for name in NAMES:
+            part: Samples | None = getattr(self.case.sets, name)
+            if part is None or part.labels is None or name == "reference":
+                continue
+            low, high = int(part.labels.min()), int(part.labels.max())
+            if low < 0 or high >= classes:
+                raise InputError(
+                    f"the labels of {name} reach from {low} to {high}, but the model has {classes} classes; number "
+                    f"them from 0 to {classes - 1}"
+                )
+
     def _weakness(self) -> str | None:
+        """Say so where the oracle cannot tell members: at all, or forgotten samples from others of their kind."""
         sides, oracle = self._known(), self.case.oracle
         if oracle is None or sides is None:
             return None
-        verdicts = [members(oracle, side) for side in sides]
+        if "nonmembers" in self.before:
+            alike = self._chance(self.before["forget"], self.before["nonmembers"])
+            if alike is not None:
+                return alike
+        return self._chance(*sides)
+
+    def _chance(self, inside: Array, outside: Array) -> str | None:
+        oracle = self.case.oracle
+        if oracle is None:
+            return None
+        verdicts = [members(oracle, side) for side in (inside, outside)]
         interval = bootstrap_interval(_balanced, *verdicts, draws=_DRAWS, seed=self.case.seed)
         if interval is None or interval[0] > 0.5:
             return None

@@ -16,8 +16,9 @@ import numpy as np
 import torch
 
 from forsaken._random import generator
-from forsaken.auditing.case import Case, labels_of, plain_input, some
+from forsaken.auditing.case import Case, labels_of, some
 from forsaken.auditing.curves import caught, curve
+from forsaken.auditing.power import powerless
 from forsaken.auditing.result import Curve, Number
 from forsaken.data.samples import Samples, join
 from forsaken.errors import InputError
@@ -116,19 +117,21 @@ class References:
         retrained = [self.attacks(model) for model in case.retrained]
         found, curves = [], []
         for name, label in (("rmia", "RMIA"), ("lira", "LiRA")):
-            scores = self._split(after[name])
+            scores, old = self._split(after[name]), self._split(before[name])
+            power = powerless(old, case.seed)
             told: dict[str, Any] = {"n": len(after[name]), "unit": "samples"}
             usual = [self._split(each[name]) for each in retrained]
             found += [
                 Number(
                     f"{name}_auc",
                     f"{label}: forgotten samples against samples never seen, AUC",
-                    separation(*scores),
+                    separation(*scores) if power is None else None,
                     "half",
                     **told,
+                    note=power,
                     interval=bootstrap_interval(separation, *scores, draws=_DRAWS, seed=case.seed),
                     retrained=float(np.mean([separation(*each) for each in usual])) if usual else None,
-                    before=separation(*self._split(before[name])),
+                    before=separation(*old),
                 ),
                 Number(
                     f"{name}_tpr_1",
@@ -151,14 +154,19 @@ class References:
 
 
 def halves(models: int, samples: int, draw: np.random.Generator) -> Array:
-    """Return which samples each model sees: every sample is seen by exactly half of the models.
+    """Return which samples each model sees: a half of them, and the model after it the other half.
+
+    So every sample is seen by exactly half of the models, and all models see as many.
 
     >>> inside = halves(4, 6, np.random.default_rng(0))
-    >>> inside.shape, inside.sum(0).tolist()
-    ((4, 6), [2, 2, 2, 2, 2, 2])
+    >>> inside.sum(0).tolist(), inside.sum(1).tolist()
+    ([2, 2, 2, 2, 2, 2], [3, 3, 3, 3])
     """
-    order = draw.random((models, samples)).argsort(0)
-    return order < models // 2
+    inside = np.zeros((models, samples), dtype=bool)
+    for model in range(0, models, 2):
+        inside[model, draw.permutation(samples)[: samples // 2]] = True
+        inside[model + 1] = ~inside[model]
+    return inside
 
 
 def look(case: Case, model: Any, candidates: Samples, population: Samples) -> Seen:
@@ -187,8 +195,7 @@ def _trained(
             yield training(data.rows(part), seed)
         progress(Tick(STAGE, len(seeds), len(seeds)))
         return
-    plain = case.forward is None and plain_input(data)
-    build = training.build if plain else lambda: LogitModel(training.build(), case.forward)
+    build = case.build(training)
     for chunk in train_many(
         build, data, training.recipe, rows=rows, seeds=seeds, device=device, progress=progress, stage=STAGE
     ):

@@ -8,6 +8,7 @@ import numpy as np
 
 from forsaken._random import generator
 from forsaken.auditing.case import Case, some
+from forsaken.auditing.power import powerless
 from forsaken.auditing.result import Number
 from forsaken.data.samples import Samples, join
 from forsaken.errors import UndefinedMetricError
@@ -20,6 +21,7 @@ Array = np.ndarray[Any, Any]
 _FOLDS = 69  # purpose of the seed
 _MOST = 1000  # kept and test samples that it learns from
 _DRAWS = 400
+LEAST = 20  # forgotten samples, and strangers: two oracles learn from half of them each
 
 
 def white_box(case: Case, progress: Progress = silent) -> list[Number]:
@@ -54,6 +56,7 @@ def white_box(case: Case, progress: Progress = silent) -> list[Number]:
             inside[name][mine] = _scores(oracle, model, forget, mine, case)
             outside[name][theirs] = _scores(oracle, model, others, theirs, case)
     usual = [name for name in models if name.startswith("retrained")]
+    power = powerless((inside["before"], outside["before"]), case.seed)
     sides = {name: (_by_fold(inside[name]), _by_fold(outside[name])) for name in models}
     verdicts = {name: values > WhiteBoxOracle.threshold for name, values in inside.items()}
     beside = [rate for name in usual if (rate := _rate(verdicts["before"], verdicts[name])) is not None]
@@ -61,18 +64,19 @@ def white_box(case: Case, progress: Progress = silent) -> list[Number]:
         Number(
             "white_box_auc",
             "white-box oracle: forgotten samples against samples never seen, AUC",
-            _area(*sides["after"]),
+            _area(*sides["after"]) if power is None else None,
             "half",
             n=len(forget) + len(others),
             unit="samples",
             interval=bootstrap_interval(_area, *sides["after"], draws=_DRAWS, seed=case.seed),
             retrained=float(np.mean([_area(*sides[name]) for name in usual])) if usual else None,
             before=_area(*sides["before"]),
+            note=power,
         ),
         Number(
             "white_box_fr",
             "forgetting rate by the white-box oracle",
-            _rate(verdicts["before"], verdicts["after"]),
+            _rate(verdicts["before"], verdicts["after"]) if power is None else None,
             "retrained",
             n=len(forget),
             unit="samples",
@@ -81,7 +85,7 @@ def white_box(case: Case, progress: Progress = silent) -> list[Number]:
             ),
             retrained=float(np.mean(beside)) if beside else None,
             before=0.0,
-            note=None if verdicts["before"].any() else "undefined: by this oracle nothing was memorised",
+            note=power or (None if verdicts["before"].any() else "undefined: by this oracle nothing was memorised"),
         ),
     ]
 

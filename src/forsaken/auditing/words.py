@@ -5,50 +5,60 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from forsaken.auditing.result import Alarm, Claim, Number, Profile
-from forsaken.metrics import FEW
 
-_WIDE = 0.3  # an interval of an AUC this wide rules nothing out
 NEAR = 0.03  # of 0.5: as near as retrained models are (docs/guide/audit.md)
-
-COSTS: dict[Profile, str] = {
-    "quick": "no training: one oracle, which an earlier shadow model made",
-    "standard": "trains a few reference models (8 by default) and a white-box oracle, and fine-tunes for relearn time",
-    "full": f"trains N originals, each unlearned, and 2 N retrained models ({FEW} and {2 * FEW} by default)",
-}
+_WIDE = 0.3  # an interval of an AUC this wide rules nothing out
+_OTHER_KIND = 0.1  # of 0.5: a retrained model further off tells the two sets apart by what they are
 
 _NOT = {
     "quick": "That a stronger attack, sample by sample, could not tell them: use the profile standard or full for that",
     "standard": "That an attacker with many retrained models could not tell the model from one that never saw the "
     "samples: the profile full tests that",
     "full": "That no other attack exists, nor anything about copies of the samples that stayed in the training data, "
-    "in older checkpoints or in other models",
+    "in older checkpoints or in other models. U-LiRA, KLoM and the score are about models that were trained and "
+    "unlearned like the audited one; of that one itself only its place in the retrained models' band is known",
 }
 
 
-def claim(profile: Profile, numbers: Sequence[Number], alarms: Sequence[Alarm]) -> Claim:
-    """Say in two sentences what the numbers show."""
+def cost_of(profile: Profile, models: int) -> str:
+    """Say what a profile trains."""
+    if profile == "quick":
+        return "trains nothing"
+    if profile == "standard":
+        return f"trains {models} reference models and two white-box oracles, and fine-tunes for relearn time"
+    return f"trains {models // 3} originals, each unlearned, and {2 * models // 3} retrained models"
+
+
+def claim(profile: Profile, numbers: Sequence[Number], alarms: Sequence[Alarm], doubts: Sequence[str] = ()) -> Claim:
+    """Say in a few sentences what the numbers show, and what they do not."""
     known = {number.name: number for number in numbers}
     by_name = {alarm.name: alarm for alarm in alarms}
-    if by_name["no-op"].raised:
-        return Claim(f"Nothing was forgotten. {by_name['no-op'].told}", "Anything else.")
     shown = {"quick": _quick, "standard": _standard, "full": _full}[profile](known)
+    if by_name["no-op"].raised:
+        shown = f"Nothing was forgotten. {by_name['no-op'].told} {shown}"
     if by_name["over-forgetting"].raised:
-        shown += f" But the samples stand out by having been forgotten too well. {by_name['over-forgetting'].told}"
-    return Claim(shown, f"{_NOT[profile]}.")
+        shown += f" The samples stand out by having been forgotten too well. {by_name['over-forgetting'].told}"
+    return Claim(" ".join([shown, *doubts]), f"{_NOT[profile]}.")
 
 
 def _quick(known: Mapping[str, Number]) -> str:
-    rate = known.get("fr")
+    rate, sure = known.get("fr"), known["forget_confidence"]
     if rate is None or rate.value is None:
-        sure = known["forget_confidence"]
+        why = "without an oracle" if rate is None else f"since {rate.note}"
         return (
             f"The model's mean confidence on the forgotten samples went from {_told(sure.before)} to "
-            f"{_told(sure.value)}{_beside(sure)}; without an oracle nothing is shown about membership."
+            f"{_told(sure.value)}{_beside(sure)}; {why}, nothing is shown about membership."
         )
-    return (
-        f"By a black-box oracle {rate.value:.1%} of the {rate.n} samples' memory is gone (forgetting rate)"
-        f"{_beside(rate, percent=True)}."
-    )
+    told = f"By a black-box oracle the forgetting rate is {rate.value:.3f} on {rate.n} samples{_beside(rate)}."
+    label = known.get("forget_accuracy")
+    if label is not None and label.value is not None and label.retrained is not None:
+        far = label.value - label.retrained
+        if abs(far) > _OTHER_KIND:
+            told += (
+                f" But the model answers {label.value:.0%} of them with the label that was learnt, a retrained one "
+                f"{label.retrained:.0%}: who knows the labels can tell."
+            )
+    return told
 
 
 def _standard(known: Mapping[str, Number]) -> str:
@@ -67,26 +77,35 @@ def _full(known: Mapping[str, Number]) -> str:
     attack, worst = known["u_lira_auc"], known["u_lira_worst"]
     low, high = attack.floor or (0.5, 0.5)
     told = (
-        f"The strongest attack known (U-LiRA) tells the unlearned models from models that never saw the samples with "
-        f"AUC {_told(attack.value)}; between models that never saw them it reaches {low:.3f} to {high:.3f}, and before "
-        f"unlearning {_told(attack.before)}. {_verdict([attack])}"
+        f"The strongest attack of this audit (U-LiRA) tells the unlearned models from models that never saw the "
+        f"samples with AUC {_told(attack.value)}; between models that never saw them it reaches {low:.3f} to "
+        f"{high:.3f}, and before unlearning {_told(attack.before)}."
     )
+    if attack.before is not None and _at_floor(attack.before, attack):
+        return f"{told} Nothing is shown by that: the attack cannot tell the models before unlearning either."
     if chance(attack) and worst.value is not None and worst.floor is not None and worst.value > worst.floor[1]:
-        told += (
-            f" But the tenth of the samples that is told best stands out: AUC {worst.value:.3f}, where retrained "
-            f"models reach {worst.floor[1]:.3f} at most."
+        return (
+            f"{told} On average that is no better than chance, but the tenth of the samples that is told best is told "
+            f"with AUC {worst.value:.3f}, where retrained models reach {worst.floor[1]:.3f} at most."
         )
-    return told
+    return f"{told} {_verdict([attack])}"
 
 
 def chance(attack: Number) -> bool | None:
-    """Return whether an attack does no better than a coin; None where too little was seen to tell."""
+    """Return whether an attack does no better than a coin; None where nothing can be told."""
     if attack.value is None or (attack.interval is None and attack.floor is None):
         return None
     if attack.floor is not None:
-        return abs(attack.value - 0.5) <= NEAR or attack.floor[0] <= attack.value <= attack.floor[1]
+        return _at_floor(attack.value, attack)
+    if attack.retrained is not None and abs(attack.retrained - 0.5) > _OTHER_KIND:
+        return None
     low, high = attack.interval or (0.5, 0.5)
     return low <= 0.5 <= high
+
+
+def _at_floor(value: float, attack: Number) -> bool:
+    low, high = attack.floor or (0.5, 0.5)
+    return abs(value - 0.5) <= NEAR + 1e-9 or low <= value <= high
 
 
 def _verdict(attacks: Sequence[Number]) -> str:
@@ -94,7 +113,7 @@ def _verdict(attacks: Sequence[Number]) -> str:
     if False in found:
         return "That is better than chance: the samples can still be told."
     if None in found:
-        return "That is too little to tell whether it is better than chance."
+        return "Whether that is better than chance cannot be said; the notes and warnings tell why."
     widest = max((attack.interval or (0.5, 0.5) for attack in attacks), key=lambda pair: pair[1] - pair[0])
     if attacks[0].floor is None and widest[1] - widest[0] > _WIDE:
         return "That cannot be told from chance, but with so few samples little could be."
@@ -105,10 +124,10 @@ def _range(number: Number) -> str:
     return "" if number.interval is None else f" ({number.interval[0]:.3f} to {number.interval[1]:.3f})"
 
 
-def _beside(number: Number, *, percent: bool = False, bracket: bool = True) -> str:
+def _beside(number: Number, *, bracket: bool = True) -> str:
     if number.retrained is None:
         return ""
-    value = f"{number.retrained:.1%}" if percent else _told(number.retrained)
+    value = _told(number.retrained)
     return f" (retrained: {value})" if bracket else f", {value} for retrained models"
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from forsaken.jobs.audit import Plan
 
 ALARMED = 4
+UNKNOWN = "Not known: "  # how an alarm begins that could not be told
 _AIMS = {"lower": "low", "higher": "high", "half": "0.5", "retrained": "as retrained"}
 
 
@@ -37,9 +38,10 @@ def audit(
     """Measure how well the model of a finished run forgot, and put it into the run's report.
 
     quick trains nothing; standard attacks with a few reference models; full compares with an ensemble of retrained
-    models, sample by sample. An audit that was stopped goes on where it was.
+    models, sample by sample. A full audit of networks that was stopped goes on with the models that were finished.
 
-    Exit code 0: no alarm; 4: an alarm was raised (too much forgotten, or nothing); 2: something is wrong or missing.
+    Exit code 0: no alarm, which does not mean that the samples are forgotten: read the numbers; 4: an alarm was raised
+    (too much forgotten, or nothing); 2: something is wrong or missing.
 
     Example: forsaken audit forsaken.toml --profile standard
     """
@@ -85,15 +87,16 @@ def _tell(folder: Path, found: Audit) -> None:
     from forsaken.jobs.files import AUDIT, REPORT
 
     console = Console()
-    for sentence in (found.claim.shown, found.claim.not_shown):
-        console.print(sentence, highlight=False, soft_wrap=True, markup=False)
+    for name, sentence in (("Shown", found.claim.shown), ("Not shown", found.claim.not_shown)):
+        console.print(f"{name}: {sentence}", highlight=False, soft_wrap=True, markup=False)
     console.print(_table(found))
     for note, labels in _notes(found).items():
         more = f" and {len(labels) - 1} more" if len(labels) > 1 else ""
         console.print(f"{labels[0]}{more}: {note}", highlight=False, soft_wrap=True, markup=False)
     for alarm in found.alarms:
         state = {True: "[bold red]ALARM[/]", False: "no alarm", None: "not known"}[alarm.raised]
-        console.print(f"{state} ({alarm.name}): {escape(alarm.told)}", highlight=False, soft_wrap=True)
+        told = alarm.told.removeprefix(UNKNOWN) if alarm.raised is None else alarm.told
+        console.print(f"{state} ({alarm.name}): {escape(told)}", highlight=False, soft_wrap=True)
     for warning in found.warnings:
         console.print(f"[yellow]note:[/] {escape(warning)}", highlight=False, soft_wrap=True)
     places = f"report: {folder / REPORT}\nresult: {folder / AUDIT}"
@@ -101,20 +104,18 @@ def _tell(folder: Path, found: Audit) -> None:
 
 
 def _table(found: Audit) -> Table:
-    shown = Table(title=f"audit of the run, profile {found.profile} ({found.cost['told']})")
-    columns = ("", "after", "95 % interval", "before", "retrained", "retrained, 95 of 100", "aim", "n")
-    for at, name in enumerate(columns):
-        shown.add_column(name, justify="left" if at in (0, 6) else "right")
+    """Return the numbers in few columns, so that 80 characters are enough: a range stands under its number."""
+    floors = any(number.floor for number in found.numbers)
+    shown = Table(title=f"audit of the run, profile {found.profile} ({escape(found.cost['told'])})", show_lines=True)
+    shown.add_column("", justify="left")
+    for name in ("value\n95 % interval", "retrained\nfloor" if floors else "retrained", "before"):
+        shown.add_column(name, justify="right", no_wrap=True)
     for number in found.numbers:
         shown.add_row(
-            escape(number.label),
-            _one(number.value),
-            _range(number.interval),
-            _one(number.before),
-            _one(number.retrained),
-            _range(number.floor),
-            _AIMS[number.direction],
-            _counted(number),
+            f"{escape(number.label)}\n[dim]aim: {_AIMS[number.direction]}; {_counted(number)}[/]",
+            _lines(_one(number.value), _range(number.interval)),
+            _lines(_one(number.retrained), "" if number.floor is None else _ends(number.floor)),
+            "" if number.before is None else _one(number.before),
         )
     return shown
 
@@ -129,19 +130,30 @@ def _notes(found: Audit) -> dict[str, list[str]]:
 
 
 def _counted(number: Number) -> str:
-    return f"{number.n:,} {number.unit}"
+    return escape(f"{number.n:,} {number.unit}")
+
+
+def _lines(*parts: str) -> str:
+    return "\n".join(filter(None, parts))
 
 
 def _one(value: float | None) -> str:
     return "n/a" if value is None else f"{value:.3f}"
 
 
+def _ends(pair: tuple[float, float]) -> str:
+    return f"{pair[0]:.3f} to {pair[1]:.3f}"
+
+
 def _range(pair: tuple[float, float] | None) -> str:
-    return "" if pair is None else f"{pair[0]:.3f} to {pair[1]:.3f}"
+    if pair is None:
+        return ""
+    # every draw gave the same number: that says how few values were possible, not how sure the number is
+    return "no spread" if pair[0] == pair[1] else _ends(pair)
 
 
 def _rehearsed(plan: Plan) -> dict[str, Any]:
-    from forsaken.jobs.audit import rehearse_audit
+    from forsaken.jobs.audit_cost import rehearse_audit
 
     with redirect_stdout(sys.stderr), bars() as progress:
         return rehearse_audit(plan, progress)
@@ -158,6 +170,7 @@ def _show_cost(cost: dict[str, Any], as_json: bool) -> None:
     shown.add_row("models to make forget", f"{cost['unlearnings']:,}")
     about = f"about {cost['seconds']:.0f} s one after the other; several at once may be faster"
     shown.add_row("time of training and forgetting", about if cost["trainings"] else "none")
+    shown.add_row("not counted", cost["not_counted"])
     for name, count in cost["counts"].items():
         shown.add_row(f"samples: {name}", "not named" if count is None else f"{count:,}")
     console = Console()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -26,6 +27,7 @@ def report(
 
     Example: forsaken report forgotten
     """
+    from forsaken.jobs.output import held
     from forsaken.report.page import render, render_several, write_page
     from forsaken.report.saved import REPORT, read_run
 
@@ -39,9 +41,11 @@ def report(
         raise OutputError(f"{goal} is a folder, expected a file to write; give one with --out FILE")
     if goal.exists() and not own and not force:
         raise OutputError(f"{goal} is there already; give another file with --out, or replace it with --force")
-    found = [read_run(folder) for folder in chosen]
-    page = render(found[0]) if len(found) == 1 else render_several(found)
-    write_page(goal, page)
+    # An audit writes its result and then the page: in between, the old result must not become the page again.
+    with held(chosen[0]) if own and chosen[0].is_dir() else nullcontext():
+        found = [read_run(folder) for folder in chosen]
+        page = render(found[0]) if len(found) == 1 else render_several(found)
+        write_page(goal, page)
     if as_json:
         typer.echo(
             json.dumps({"report": str(goal), "runs": [str(run) for run in chosen], "bytes": goal.stat().st_size})

@@ -3,34 +3,30 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from forsaken._files import write_atomically
 from forsaken.auditing.call import REFERENCES, audit
 from forsaken.auditing.result import PROFILES, Audit, Profile
-from forsaken.auditing.words import COSTS
-from forsaken.errors import ForsakenError, ModelError, OutputError, SettingsError, UnknownNameError
+from forsaken.errors import ForsakenError, InputError, ModelError, OutputError, SettingsError, UnknownNameError
 from forsaken.jobs.certificate import Certificate
 from forsaken.jobs.evidence import Evidence, is_corrected, read_evidence
 from forsaken.jobs.files import AUDIT, AUDIT_MODELS, CERTIFICATE, weights_name
 from forsaken.jobs.formats.estimator import SKOPS
 from forsaken.jobs.formats.exported import PROGRAM
 from forsaken.jobs.hashes import file_hash, settings_hash
-from forsaken.jobs.settings import Job
+from forsaken.jobs.remedies import in_job_words
+from forsaken.jobs.settings import LEAST, MOST, Job
 from forsaken.metrics import FEW
 from forsaken.models.logits import told
-from forsaken.models.train import Training
 from forsaken.types import Progress, silent
 from forsaken.unlearning.table import build
 
-LEAST = 4
 _RECIPE = "recipe = { epochs = 20, batch_size = 64, learning_rate = 1e-3 }"
 
 
@@ -84,13 +80,18 @@ def plan_audit(job: Job, folder: Path, *, profile: str | None = None, models: in
         listed = "".join(f"\n  - {problem}" for problem in problems)
         raise SettingsError(f'{job.path}: the profile "{chosen}" cannot be run as the job stands{listed}')
     certificate = _certificate(job, folder)
+    if chosen == "full" and (folder / AUDIT_MODELS).is_symlink():
+        raise OutputError(
+            f"{folder / AUDIT_MODELS} is a link, expected a folder: what is measured of the models stays in the run's "
+            "own folder; remove the link"
+        )
     usual = {"quick": 0, "standard": REFERENCES, "full": FEW}[chosen]
     return Plan(job, folder, chosen, usual if count is None or chosen == "quick" else count, certificate)
 
 
 def audit_job(plan: Plan, progress: Progress = silent, *, engine: str = "local") -> Audit:
     """Audit a run, and write audit.json into its folder. Of the run's own files none is touched."""
-    read = _evidence(plan, progress)
+    read = evidence_of(plan, progress)
     job, sets = plan.job, read.sets
     try:
         with _inherited(job.folder):
@@ -115,8 +116,11 @@ def audit_job(plan: Plan, progress: Progress = silent, *, engine: str = "local")
                 seed=job.method.seed,
                 progress=progress,
             )
-    except ForsakenError:
-        raise
+    except ForsakenError as error:
+        told_so = in_job_words(str(error))
+        if type(error) not in (InputError, SettingsError) or told_so == str(error):
+            raise
+        raise type(error)(told_so) from error
     except (MemoryError, torch.OutOfMemoryError) as error:
         raise ModelError("there is not enough memory for the audit; train fewer models, or use a GPU") from error
     except Exception as error:  # the model is the user's, and may raise anything
@@ -126,38 +130,21 @@ def audit_job(plan: Plan, progress: Progress = silent, *, engine: str = "local")
         "certificate_sha256": plan.certificate.sha256,
         "notes": sets.notes,
     }
-    found = replace(found, warnings=(*found.warnings, *read.warnings), settings={**found.settings, **ties})
+    warnings = (*map(in_job_words, found.warnings), *read.warnings)
+    found = replace(found, warnings=warnings, settings={**found.settings, **ties})
     write_atomically(plan.folder / AUDIT, found.to_json().encode() + b"\n")
     return found
 
 
-def rehearse_audit(plan: Plan, progress: Progress = silent) -> dict[str, Any]:
-    """Read everything, train for one epoch, and return what an audit would cost. Nothing is written."""
-    read = _evidence(plan, progress)
-    each = 0.0 if read.training is None else _seconds(read, progress)
-    training = plan.trainings * each
-    unlearning = plan.unlearnings * plan.certificate.seconds.unlearning
-    return {
-        "profile": plan.profile,
-        "told": COSTS[plan.profile],
-        "models": plan.models,
-        "trainings": plan.trainings,
-        "unlearnings": plan.unlearnings,
-        "training_seconds": training,
-        "unlearning_seconds": unlearning,
-        "seconds": training + unlearning,
-        "counts": {
-            name: None if (part := getattr(read.sets, name)) is None else len(part)
-            for name in ("forget", "kept", "retain", "test", "reference", "strangers")
-        },
-        "notes": [*read.sets.notes, *read.warnings],
-    }
+def evidence_of(plan: Plan, progress: Progress) -> Evidence:
+    """Read what a planned audit needs."""
+    return read_evidence(plan.job, plan.folder, plan.certificate, trains=plan.profile != "quick", progress=progress)
 
 
 def _problems(job: Job, profile: Profile, models: int | None) -> Iterator[str]:
     """Yield what a job lacks for a profile that trains models."""
-    if models is not None and (isinstance(models, bool) or models < LEAST):
-        yield f"models is {models!r}, expected a whole number >= {LEAST}"
+    if models is not None and (isinstance(models, bool) or not LEAST <= models <= MOST):
+        yield f"models is {models!r}, expected a whole number from {LEAST} to {MOST}"
     elif models is not None and profile == "standard" and models % 2:
         yield f"models is {models}, expected an even number: each sample is learnt by one half of the reference models"
     if profile == "quick":
@@ -222,20 +209,3 @@ def _inherited(folder: Path) -> Iterator[None]:
             del os.environ["PYTHONPATH"]
         else:
             os.environ["PYTHONPATH"] = was
-
-
-def _evidence(plan: Plan, progress: Progress) -> Evidence:
-    return read_evidence(plan.job, plan.folder, plan.certificate, trains=plan.profile != "quick", progress=progress)
-
-
-def _seconds(read: Evidence, progress: Progress) -> float:
-    """Return about how long the training of one model takes, from one epoch of it."""
-    if read.sets.kept is None or read.training is None:
-        return 0.0
-    start = time.perf_counter()
-    if not isinstance(read.training, Training):
-        read.training(read.sets.kept, 0)
-        return time.perf_counter() - start
-    short = replace(read.training, recipe=replace(read.training.recipe, epochs=1))
-    short.run(read.sets.kept, seed=0, progress=progress, stage="train for one epoch")
-    return (time.perf_counter() - start) * read.training.recipe.epochs

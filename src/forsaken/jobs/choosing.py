@@ -14,7 +14,8 @@ from forsaken.jobs.settings import Job
 
 _JUDGED = 2000  # training rows, at most, that tell whether what should be kept was kept
 _GIVEN = ("a forget, reference or retain sample", "given to the method")
-_STRANGE = ("an audit nonmember", "audit nonmembers")
+_STRANGE = (f"one of {STRANGERS}", f"among {STRANGERS}")
+_SPLIT = f"name other ones, or split the reference set: one part for [data] reference, the rest for {STRANGERS}"
 _RETAIN_SHARE, _RETAIN_LEAST = 0.01, 50  # of the training data, where no retain set is named
 
 
@@ -108,9 +109,8 @@ def _unused(part: Rows, others: list[Rows], each: str, all_of_them: str, notes: 
     """Return a set without what is used otherwise: no number is honest on rows that the method was given."""
     left = part.without(others)
     if left is None:
-        raise InputError(
-            f"every {part.name} sample is also {each}, so none is left to measure anything on; name other ones"
-        )
+        remedy = _SPLIT if part.name == STRANGERS else "name other ones"
+        raise InputError(f"every {part.name} sample is also {each}, so none is left to measure anything on; {remedy}")
     gone = len(part) - len(left)
     if gone:
         notes.append(f"{gone} {part.name} samples are also {all_of_them}, and are left out of the {part.name}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings as python_warnings
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,7 +22,7 @@ from forsaken.data.samples import Samples
 from forsaken.errors import DataNotFoundError, InputError
 from forsaken.jobs.certificate import Certificate
 from forsaken.jobs.code import call, find
-from forsaken.jobs.files import RECORD_KEY, inputs_of, weights_name
+from forsaken.jobs.files import RECORD_KEY, RESULT, inputs_of, weights_name
 from forsaken.jobs.formats.base import Format
 from forsaken.jobs.formats.estimator import EstimatorFile
 from forsaken.jobs.formats.table import load_model
@@ -32,11 +33,16 @@ from forsaken.jobs.record_hashes import record_hashes
 from forsaken.jobs.rows import STRANGERS, Reader
 from forsaken.jobs.sets import Sets, prepared_for, read_sets
 from forsaken.jobs.settings import Job
+from forsaken.models.logits import posteriors
 from forsaken.models.train import Training
 from forsaken.oracles.shadow import ShadowOracle
 from forsaken.recipe import Recipe
 from forsaken.types import Progress, Tick, silent
 from forsaken.unlearning.table import build
+
+Array = np.ndarray[Any, Any]
+
+_SAME = 0.02  # by which a confidence may differ between machines
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +117,14 @@ def read_evidence(
     loaded = load_model(job)
     after = load_model(job, folder / weights_name(job)).model
     sets = read_sets(job, loaded, Reader(job, progress), audit=True)
-    _check_forgotten(job, folder, certificate, sets)
+    answers = posteriors(loaded.model, Samples(sets.forget.inputs), forward=loaded.forward)
+    warnings = _check_forgotten(job, folder, certificate, sets, answers)
     if trains:
         _check_labels(sets)
     elif is_corrected(job):
         sets = replace(sets, forget=Samples(sets.forget.inputs))  # these labels are not the ones that were learnt
-    warnings = _doubts(job, certificate, loaded, sets, trains)
+    warnings += _doubts(job, certificate, loaded, sets, trains)
+    warnings += _odd_labels(sets, answers)
     retrained = _retrained(job, sets, warnings)
     training = _training(job, loaded) if trains else None
     oracle = oracle_of(job, sets, loaded)
@@ -124,19 +132,57 @@ def read_evidence(
     return Evidence(loaded, after, sets, oracle, retrained, training, warnings)
 
 
-def _check_forgotten(job: Job, folder: Path, certificate: Certificate, sets: Sets) -> None:
-    """Make sure that the forget set is the one of the certificate, by its hashes where the key is there."""
+def _check_forgotten(job: Job, folder: Path, certificate: Certificate, sets: Sets, answers: Array) -> list[str]:
+    """Make sure that the forget set is the one of the certificate; where its key is away, return a warning.
+
+    The hashes tell for sure. Without the key there is only what the run noted of the old model's answers.
+    """
     stated, rows = certificate.records, sets.rows["forget"]
     named = job.output.record_key
     key = folder / RECORD_KEY if named is None else job.resolve(named)
+    known = key.is_file()
     same = len(rows) == stated.count
-    if same and key.is_file():
+    if same and known:
         same = sorted(record_hashes(rows.content, read_record_key(key))) == sorted(stated.hmac_sha256)
+    elif same:
+        same = _answered_alike(folder / RESULT, answers)
     if not same:
         raise InputError(
             f"the {len(rows)} records to forget are not the {stated.count} of the run's certificate; restore the data "
             f"and the key, or run forsaken unlearn {job.path} again"
         )
+    if known:
+        return []
+    return [
+        f"the record key {key} is not there, so that only the number of the records and the old model's answers to "
+        "them were compared with the run's, not the records themselves; put the key back and audit again to be sure"
+    ]
+
+
+def _answered_alike(path: Path, answers: Array) -> bool:
+    """Return whether the old model's answers are those that a run noted; True where it noted none that can be read."""
+    try:
+        noted = json.loads(path.read_bytes())["samples"]
+        classes, sure = np.array(noted["class_before"]), np.array(noted["confidence_before"], dtype=float)
+        given = np.bincount(answers.argmax(1), minlength=answers.shape[1])
+        return np.array_equal(np.bincount(classes, minlength=answers.shape[1]), given) and np.allclose(
+            np.sort(sure), np.sort(answers.max(1)), rtol=0, atol=_SAME
+        )
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return True  # whoever reads the file for the page tells what is wrong with it
+
+
+def _odd_labels(sets: Sets, answers: Array) -> list[str]:
+    """Return a warning where the old model gives few records to forget the labels that stand beside them."""
+    if sets.forget.labels is None:
+        return []
+    right = int((answers.argmax(1) == sets.forget.labels.numpy()).sum())
+    if 2 * right >= len(answers):
+        return []
+    return [
+        f"the model before answers only {right} of the {len(answers)} records to forget with the labels that are given "
+        "for them; attacks go by the labels that were learnt, so check that these are they"
+    ]
 
 
 def _check_labels(sets: Sets) -> None:

@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -85,8 +85,11 @@ def held(folder: Path) -> Iterator[None]:
             raise
         raise OutputError(f"cannot write to {folder}: {error.strerror}") from error
     finally:
+        # Unlinked while it is held: after the release the file may be the next holder's already. A system that does
+        # not unlink open files keeps it, which harms nobody.
+        with suppress(OSError):
+            (folder / _LOCK).unlink(missing_ok=True)
         lock.release()
-        (folder / _LOCK).unlink(missing_ok=True)
 
 
 def _check_place(folder: Path, inputs: list[Path]) -> None:

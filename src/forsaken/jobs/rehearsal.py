@@ -7,12 +7,12 @@ import time
 from typing import Any
 
 from forsaken.jobs.chain import find_previous
-from forsaken.jobs.judge import Views, doubts, look, numbers
+from forsaken.jobs.judge import PARTS, STAGE, Views, doubts, look, numbers
 from forsaken.jobs.keys import read_record_key, read_signing_key
 from forsaken.jobs.preparing import Prepared, prepare_job, unlearn_prepared
 from forsaken.jobs.settings import Job
 from forsaken.models.logits import as_module
-from forsaken.types import Progress, silent
+from forsaken.types import Progress, Tick, silent
 from forsaken.unlearning.table import build
 
 _TRIAL = 3  # iterations that are timed
@@ -50,6 +50,8 @@ def rehearse(job: Job, progress: Progress = silent) -> dict[str, Any]:
     reading = time.perf_counter() - start
     sets, method = ready.sets, build(job.method.name, job.method.settings)
     before = look(ready.loaded.model, sets, ready.loaded.forward, progress, 0)
+    whole = 3 * len(PARTS)
+    progress(Tick(STAGE, whole, whole))  # one model is all that there is to judge here
     found = numbers(Views(before, before, None), ready.oracle, sets)
     missing = _missing(ready, str(getattr(method, "target", "")))
     counted = {

@@ -24,13 +24,13 @@ from forsaken.types import Progress, silent
 
 Array = np.ndarray[Any, Any]
 
-STRANGERS = "audit nonmembers"  # what messages call the nonmembers of [audit]; [oracle] has its own
+STRANGERS = "[audit] nonmembers"  # as messages call them; [oracle] has nonmembers of its own
 
 _TABLES = {".csv": read_csv, ".parquet": read_parquet}
 _SECRET = ("forget", "retain", "train")  # sets that hold records to forget, or may
 _DRAWS = {"forget": 21, "reference": 22, "retain": 23, "train": 24, "test": 25, "members": 26, "nonmembers": 27}
 _DRAWS[STRANGERS] = 28
-_HOMES = {"members": "[oracle] members", "nonmembers": "[oracle] nonmembers", STRANGERS: "[audit] nonmembers"}
+_HOMES = {"members": "[oracle] members", "nonmembers": "[oracle] nonmembers", STRANGERS: STRANGERS}
 
 
 @dataclass(frozen=True, slots=True)

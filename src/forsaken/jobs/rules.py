@@ -64,7 +64,6 @@ def broken_rules(given: Given) -> list[Problem]:
         *_sets(given),
         *_method(given),
         *_oracle(given),
-        *_audit(given),
         *_output(given),
     ]
 
@@ -222,14 +221,6 @@ def _oracle(given: Given) -> Iterator[Problem]:
                     ("oracle", key),
                     f"[oracle] {key} is {shown(value)}, which needs the factory of [model]; give {_FACTORY}",
                 )
-
-
-def _audit(given: Given) -> Iterator[Problem]:
-    models = given.get("audit", "models")
-    if given.get("audit", "profile") == "standard" and models is not None and models % 2:
-        yield wrong(
-            ("audit", "models"), models, "an even number: each sample is learnt by one half of the reference models"
-        )
 
 
 def _output(given: Given) -> Iterator[Problem]:

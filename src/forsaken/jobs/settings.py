@@ -17,6 +17,7 @@ from forsaken.auditing.result import Profile
 
 NAME = "forsaken.toml"
 LARGEST_SEED = 2**32 - 1
+LEAST, MOST = 4, 4096  # models of an audit
 _DEVICE = re.compile(r"cpu|mps|cuda(:[0-9]{1,3})?")
 
 
@@ -207,11 +208,13 @@ class AuditSettings(Settings):
     """[audit]: how hard `forsaken audit` tries to tell that something was forgotten."""
 
     profile: Profile = Field(default="quick", description='"quick", "standard" or "full"')
-    models: int | None = Field(default=None, ge=4, description="a whole number >= 4, such as 16")
+    models: int | None = Field(
+        default=None, ge=LEAST, le=MOST, description=f"a whole number from {LEAST} to {MOST}, such as 16"
+    )
     recipe: RecipeSettings | None = Field(
         default=None, description="a table such as { epochs = 20, batch_size = 64, learning_rate = 1e-3 }"
     )
-    nonmembers: Source | None = Field(default=None, description=A_SET.replace("forget", "strangers"))
+    nonmembers: Source | None = Field(default=None, description=A_SET.replace("forget", "nonmembers"))
 
 
 class ChainSettings(Settings):

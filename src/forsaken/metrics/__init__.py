@@ -2,27 +2,33 @@
 
 from forsaken.metrics.forgetting import catastrophic_forgetting_rate, forgetting_rate
 from forsaken.metrics.interval import bootstrap_interval
-from forsaken.metrics.klom import klom, klom_summary
+from forsaken.metrics.jackknife import jackknife_intervals
+from forsaken.metrics.klom import KlomFloor, klom, klom_floor, klom_summary
 from forsaken.metrics.lira import lira
 from forsaken.metrics.margins import margins
 from forsaken.metrics.neurips import forgetting_epsilon, forgetting_quality, neurips_score
 from forsaken.metrics.rmia import rmia
-from forsaken.metrics.roc import Roc, roc, tpr_at
+from forsaken.metrics.roc import Roc, caught, roc, tpr_at
 from forsaken.metrics.separation import separation
-from forsaken.metrics.ulira import FEW, Floor, ULira, at_floor, u_lira, u_lira_floor
+from forsaken.metrics.ulira import FEW, Floor, ULira, ULiraIntervals, at_floor, u_lira, u_lira_floor, u_lira_intervals
 
 __all__ = [
     "FEW",
     "Floor",
+    "KlomFloor",
     "Roc",
     "ULira",
+    "ULiraIntervals",
     "at_floor",
     "bootstrap_interval",
     "catastrophic_forgetting_rate",
+    "caught",
     "forgetting_epsilon",
     "forgetting_quality",
     "forgetting_rate",
+    "jackknife_intervals",
     "klom",
+    "klom_floor",
     "klom_summary",
     "lira",
     "margins",
@@ -33,4 +39,5 @@ __all__ = [
     "tpr_at",
     "u_lira",
     "u_lira_floor",
+    "u_lira_intervals",
 ]

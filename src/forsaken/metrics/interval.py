@@ -26,8 +26,8 @@ def bootstrap_interval(
     There is none where a group has one unit only, and where more than half of the draws leave the statistic undefined;
     fewer such draws are left out.
 
-    Never resample models and fit `u_lira` again: a copy of the model under test would stay in the fit. Resample its
-    scores instead, as in the second example.
+    Never resample models and fit `u_lira` again: a copy of the model under test would stay in the fit. For that there
+    is `u_lira_intervals`, which leaves models out.
 
     Parameters
     ----------
@@ -49,11 +49,6 @@ def bootstrap_interval(
     >>> low, high = bootstrap_interval(np.mean, np.arange(100.0))
     >>> 43 < low < 45 < 54 < high < 56
     True
-
-    The interval of a U-LiRA AUC over samples, for found = u_lira(...)::
-
-        area = lambda u, r: separation(u.ravel(), r.ravel())
-        bootstrap_interval(area, found.scores_unlearned.T, found.scores_retrained.T, paired=True)
     """
     problems = Problems("bootstrap_interval")
     problems.whole("draws", draws, least=1)

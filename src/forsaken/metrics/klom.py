@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from forsaken._checks import Problems
-from forsaken.metrics.arrays import Floats, pair, scores
+from forsaken.metrics.arrays import Floats, matrix, pair, scores
 
 RAREST = 1e-5  # what an empty bin of the retrained models counts as, so that the divergence stays finite
+
+
+@dataclass(frozen=True, slots=True)
+class KlomFloor:
+    """Where KLoM lies for models that were all retrained: 2.5 %, 97.5 % and mean, of its mean and of its percentile."""
+
+    low: float
+    high: float
+    mean: float
+    p95_low: float
+    p95_high: float
+    p95_mean: float
 
 
 def klom(unlearned: ArrayLike, retrained: ArrayLike, *, bins: int = 20, clip: float = 100.0) -> Floats:
@@ -60,6 +74,40 @@ def klom_summary(values: ArrayLike) -> tuple[float, float]:
     """
     found = scores(values, "values")
     return float(found.mean()), float(np.percentile(found, 95))
+
+
+def klom_floor(retrained: ArrayLike, *, halvings: int = 50, seed: int = 0) -> KlomFloor:
+    """Return where the summary of `klom` lies when retrained models stand on both sides.
+
+    2N retrained models are split at random into N against N, `halvings` times. To compare with N unlearned models
+    against N retrained, give 2N: the floor depends strongly on N. With an odd number each halving leaves one out.
+
+    Parameters
+    ----------
+    retrained : float array (models x samples)
+        Margins of at least 4 retrained models.
+    halvings, seed : int
+        How many random halvings, and what decides them.
+
+    Examples
+    --------
+    >>> found = klom_floor(np.random.default_rng(0).normal(size=(32, 100)))
+    >>> found.low < found.mean < found.high < found.p95_mean
+    True
+    """
+    problems = Problems("klom_floor")
+    problems.whole("halvings", halvings, least=1)
+    problems.whole("seed", seed, least=0)
+    problems.report()
+    models = matrix(retrained, "retrained", least=4)
+    draw, half = np.random.default_rng(seed), len(models) // 2
+    found = np.empty((halvings, 2))
+    for row in found:
+        order = draw.permutation(len(models))
+        row[:] = klom_summary(klom(models[order[:half]], models[order[half : 2 * half]]))
+    (low, p95_low), (high, p95_high) = np.percentile(found, [2.5, 97.5], axis=0).tolist()
+    mean, p95_mean = found.mean(axis=0).tolist()
+    return KlomFloor(low, high, mean, p95_low, p95_high, p95_mean)
 
 
 def _shares(values: Floats, edges: Floats) -> Floats:

@@ -68,6 +68,21 @@ def tpr_at(curve: Roc, fpr: float) -> float:
     return float(curve.tpr[curve.fpr <= fpr].max())
 
 
+def caught(positives: ArrayLike, negatives: ArrayLike, *, share: float) -> float:
+    """Return the true positive rate at such a share of false ones, as `tpr_at` does, without the curve.
+
+    Examples
+    --------
+    >>> caught([3.0, 1.0], [2.0, 0.0], share=0.01)
+    0.5
+    """
+    inside, outside = np.asarray(positives), np.asarray(negatives)
+    allowed = int(share * len(outside))
+    if allowed >= len(outside):
+        return 1.0
+    return float(np.mean(inside > np.partition(outside, -allowed - 1)[-allowed - 1]))
+
+
 def _corners(fpr: Floats, tpr: Floats) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     # Only points inside a run straight up or straight across go: `tpr_at` never needs those.
     across, up = np.diff(fpr) > 0, np.diff(tpr) > 0

@@ -11,8 +11,9 @@ from scipy.stats import rankdata
 
 from forsaken._checks import Problems
 from forsaken.metrics.arrays import Floats, check_graded, frozen, matrix, pair
+from forsaken.metrics.jackknife import Interval, jackknife_intervals
 from forsaken.metrics.normals import FLOOR, fit, fit_without_each, log_density
-from forsaken.metrics.roc import Roc, roc, tpr_at
+from forsaken.metrics.roc import Roc, caught, roc, tpr_at
 from forsaken.metrics.separation import separation
 
 FEW = 16  # with fewer models a side than this an audit warns
@@ -66,6 +67,15 @@ class Floor:
     worst_mean: float
 
 
+class ULiraIntervals(NamedTuple):
+    """Intervals of the numbers of `ULira`, each None where no single model moves the number."""
+
+    auc: Interval | None
+    worst: Interval | None
+    tpr_at_1: Interval | None
+    tpr_at_01: Interval | None
+
+
 class _Attack(NamedTuple):
     unlearned: Floats
     retrained: Floats
@@ -115,6 +125,44 @@ def u_lira(unlearned: ArrayLike, retrained: ArrayLike, *, floor: float = FLOOR) 
         scores_retrained=frozen(found.retrained),
         roc=curve,
     )
+
+
+def u_lira_intervals(
+    unlearned: ArrayLike, retrained: ArrayLike, *, floor: float = FLOOR, level: float = 0.95
+) -> ULiraIntervals:
+    """Return how far the numbers of `u_lira` would move with other models, on the same samples.
+
+    Each model is left out once, on either side, and the attack is made anew (`jackknife_intervals`, on the logit).
+    Resampling the scores of one attack would be too narrow by far: the fits are part of the noise, and the samples of
+    one model move together. The worst tenth is chosen anew too, but that choosing finds noise is no matter of width:
+    read it beside `Floor.worst_high`.
+
+    Parameters
+    ----------
+    unlearned, retrained : float arrays (models x samples)
+        As in `u_lira`; at least 4 models each.
+    floor : float
+        As in `u_lira`.
+    level : float
+        How often an interval should hold what the number is on average over other models.
+
+    Examples
+    --------
+    >>> models = np.random.default_rng(0).normal(size=(32, 50))
+    >>> low, high = u_lira_intervals(models[:16], models[16:]).auc
+    >>> low < 0.5 < high < 0.6
+    True
+    """
+    _check(floor, "u_lira_intervals")
+    left, right = pair(unlearned, retrained, least=LEAST + 1)
+    check_graded(left, right)
+
+    def numbers(mine: Floats, theirs: Floats) -> tuple[float, ...]:
+        found = _attack(mine, theirs, floor)
+        sides = found.unlearned.ravel(), found.retrained.ravel()
+        return found.auc, found.worst, caught(*sides, share=0.01), caught(*sides, share=0.001)
+
+    return ULiraIntervals(*jackknife_intervals(numbers, left, right, scale="share", level=level))
 
 
 def u_lira_floor(retrained: ArrayLike, *, halvings: int = 200, seed: int = 0, floor: float = FLOOR) -> Floor:

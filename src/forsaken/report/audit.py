@@ -17,6 +17,7 @@ _NEAR = 0.03  # of 0.5, within which an AUC counts as at the floor wherever the 
 _LARGE = 1e300  # a whole number beyond this is no float
 _LONGEST = 1e12  # seconds
 _LONG = 400  # characters of a note
+_UNKNOWN = "Not known: "  # how an alarm begins that could not be told
 
 PROFILES = {
     "quick": "one shadow model's verdict; it can find a failure, and proves little",
@@ -45,6 +46,7 @@ class Entry:
     reason: str = ""
 
 
+_SAME = Entry("no spread")  # an interval of no width, which looks like certainty and is none
 _MISSING = Entry("n/a", None, "not given")  # what every number should have
 _BLANK = Entry("")  # what only some numbers have
 
@@ -87,7 +89,7 @@ def shown(audit: Mapping[str, Any], rows: Sequence[int]) -> Shown:
         profile=PROFILES[audit["profile"]],
         cost=cost_words(audit["cost"]),
         loud=tuple(alarm for alarm in audit["alarms"] if alarm["raised"]),
-        quiet=tuple(alarm for alarm in audit["alarms"] if not alarm["raised"]),
+        quiet=tuple(_quiet(alarm) for alarm in audit["alarms"] if not alarm["raised"]),
         lines=tuple(map(_line, audit["numbers"])),
         roc=roc_picture(audit["roc"]) if audit["roc"] else None,
         curves=tuple(clipped(curve["name"], 60) for curve in audit["roc"][:LINES]),
@@ -151,7 +153,7 @@ def _line(number: Mapping[str, Any]) -> Line:
         value=Entry("n/a", None, "" if number["note"] else "undefined")
         if number["value"] is None
         else _entry(number["value"]),
-        interval=_range(number["interval"]) if number["interval"] else _MISSING,
+        interval=_interval(number["interval"]),
         n=Entry(f"{number['n']:,}", number["n"], unit),
         retrained=_MISSING if number["retrained"] is None else _entry(number["retrained"]),
         before=_BLANK if number["before"] is None else _entry(number["before"]),
@@ -165,6 +167,18 @@ def _entry(value: float) -> Entry:
 
 def _range(ends: Sequence[float], reason: str = "") -> Entry:
     return Entry(f"{figure(ends[0])} to {figure(ends[1])}", ends[0], reason)
+
+
+def _interval(ends: Sequence[float] | None) -> Entry:
+    if not ends:
+        return _MISSING
+    return _SAME if ends[0] == ends[1] else _range(ends)
+
+
+def _quiet(alarm: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return an alarm that is silent; the page says by itself that it could not be told."""
+    told = alarm["told"].removeprefix(_UNKNOWN) if alarm["raised"] is None else alarm["told"]
+    return {**alarm, "told": told}
 
 
 def _against(number: Mapping[str, Any]) -> str:

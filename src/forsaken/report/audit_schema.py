@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field, model_validator
 from forsaken.report.schema import Count, Number, Part, Share, Table
 
 _MOST = 100_000  # points of a curve, or models of a histogram
+_LONGEST = 5000  # characters of a text; the longest sentence of an audit has some hundred
 
 
 def _ordered(ends: list[float]) -> list[float]:
@@ -22,22 +23,23 @@ Pair = Annotated[list[Number], Field(min_length=2, max_length=2)]
 Interval = Annotated[Pair, AfterValidator(_ordered)]
 Margins = Annotated[list[Number], Field(min_length=1, max_length=_MOST)]
 Rates = Annotated[list[Share], Field(min_length=2, max_length=_MOST)]
+Text = Annotated[str, Field(max_length=_LONGEST)]
 
 
 class SavedNumber(Part):
     """One number, with all that it takes to read it."""
 
-    name: str
-    label: str
+    name: Text
+    label: Text
     value: Number | None
     direction: Literal["lower", "higher", "half", "retrained"]
     n: Count
-    unit: str
+    unit: Text
     interval: Interval | None = None
     retrained: Number | None = None
     before: Number | None = None
     floor: Interval | None = None
-    note: str | None = None
+    note: Text | None = None
 
 
 class SavedAlarm(Part):
@@ -45,20 +47,20 @@ class SavedAlarm(Part):
 
     name: Literal["over-forgetting", "no-op"]
     raised: bool | None
-    told: str
+    told: Text
 
 
 class SavedClaim(Part):
     """What was shown, and what was not."""
 
-    shown: str
-    not_shown: str
+    shown: Text
+    not_shown: Text
 
 
 class SavedCurve(Part):
     """A ROC curve: both rates rise, point by point."""
 
-    name: str
+    name: Text
     fpr: Rates
     tpr: Rates
 
@@ -97,10 +99,22 @@ class SavedAudit(Part):
     claim: SavedClaim
     numbers: Annotated[list[SavedNumber], Field(max_length=200)]
     alarms: Annotated[list[SavedAlarm], Field(max_length=2)]
-    warnings: Annotated[list[str], Field(max_length=200)]
+    warnings: Annotated[list[Text], Field(max_length=200)]
     cost: Table
     roc: Annotated[list[SavedCurve], Field(max_length=50)]
     margins: Annotated[list[SavedSpread], Field(max_length=1000)]
     klom: Annotated[list[SavedDivergence], Field(max_length=3)]
     settings: Table
     provenance: Table
+
+    @model_validator(mode="after")
+    def _says_everything_once(self) -> SavedAudit:
+        named: dict[str, list[str]] = {
+            "alarms": [each.name for each in self.alarms],
+            "klom": [each.part for each in self.klom],
+        }
+        for place, names in named.items():
+            twice = [name for at, name in enumerate(names) if name in names[:at]]
+            if twice:
+                raise ValueError(f"{place} names {twice[0]} more than once")
+        return self

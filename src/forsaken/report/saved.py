@@ -16,8 +16,9 @@ from pydantic import BaseModel, ValidationError
 from forsaken.auditing.result import FILE as AUDIT
 from forsaken.auditing.result import KIND as AUDIT_KIND
 from forsaken.auditing.result import SCHEMA as AUDIT_SCHEMA
-from forsaken.errors import OutputError
+from forsaken.errors import OutputError, SettingsError
 from forsaken.jobs.files import ARRAYS, CERTIFICATE, KIND, REPORT, RESULT, SCHEMA
+from forsaken.jobs.hashes import settings_hash
 from forsaken.report.audit_schema import SavedAudit
 from forsaken.report.schema import Certificate, Result
 
@@ -74,12 +75,15 @@ def read_run(folder: Path) -> Run:
             "run the request again with this version"
         )
     result = _checked(Result, table, folder / RESULT)
-    certificate = None
+    certificate, stated = None, {}
     if (folder / CERTIFICATE).exists():
-        certificate = _checked(Certificate, _table(folder / CERTIFICATE), folder / CERTIFICATE)
+        stated = _table(folder / CERTIFICATE)
+        certificate = _checked(Certificate, stated, folder / CERTIFICATE)
     forgotten = result["counts"]["forget"]
     arrays = _arrays(folder / ARRAYS, forgotten)
     audit = _audit(folder / AUDIT, forgotten) if (folder / AUDIT).exists() else None
+    if audit is not None and certificate is not None:
+        _check_ties(folder / AUDIT, audit, certificate, stated)
     return Run(folder.resolve().name, result, arrays, certificate, audit)
 
 
@@ -98,6 +102,23 @@ def _audit(path: Path, forgotten: int) -> dict[str, Any]:
             f"holds {forgotten}; {_AUDIT_REMEDY}"
         )
     return audit
+
+
+def _check_ties(
+    path: Path, audit: Mapping[str, Any], certificate: Mapping[str, Any], stated: Mapping[str, Any]
+) -> None:
+    """Refuse an audit of other weights, or of another run; it stops mix-ups, not somebody who writes both files."""
+    try:
+        whole = settings_hash(stated)
+    except SettingsError as error:
+        raise OutputError(f"{path.parent / CERTIFICATE} is damaged: {error}; {_REMEDY}") from error
+    ties = {"weights_sha256": certificate["weights"]["new"]["sha256"], "certificate_sha256": whole}
+    for name, known in ties.items():
+        if audit["settings"].get(name) != known:
+            raise OutputError(
+                f"{path} does not belong to this run: its {name} is not that of {CERTIFICATE} beside it ({known}); "
+                f"{_AUDIT_REMEDY}"
+            )
 
 
 def _table(path: Path, remedy: str = _REMEDY) -> dict[str, Any]:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from small_case import Small
 
-from forsaken.auditing.alarms import no_op, outside_band, over_forgetting
+from forsaken.auditing.alarms import like_the_ensemble, no_op, outside_band, over_forgetting
 from forsaken.auditing.case import Case, Sets
 from forsaken.auditing.quick import Quick
+from forsaken.data.samples import Samples, join
 
 
 def case(trained: Small, after: object, *, retrained: tuple = (), oracle: bool = True) -> Case:
@@ -55,17 +57,55 @@ def test_without_a_retrained_model_too_much_cannot_be_told(trained):
     assert numbers == []
 
 
-def test_confidence_far_below_a_retrained_model_is_too_much(trained):
+def without_labels(given: Case) -> Case:
+    return replace(given, sets=replace(given.sets, forget=Samples(given.sets.forget.inputs)))
+
+
+def test_confidence_far_below_a_retrained_model_is_too_much_where_there_are_no_labels(trained):
     flat = copy.deepcopy(trained.before)
     with torch.no_grad():
         for weight in flat.parameters():
             weight.mul_(0.1)
-    ours = case(trained, flat, retrained=(trained.before,))
+    ours = without_labels(case(trained, flat, retrained=(trained.before,)))
     alarm, _ = over_forgetting(ours, Quick(ours), None, None)
     assert alarm.raised
     assert "less sure" in alarm.told
-    same = case(trained, trained.retrained, retrained=(trained.retrained,))
+    same = without_labels(case(trained, trained.retrained, retrained=(trained.retrained,)))
     assert over_forgetting(same, Quick(same), None, None)[0].raised is False
+
+
+def test_confident_wrong_answers_are_too_much(trained):
+    wrong = Samples(trained.forget.inputs, (trained.forget.labels + 1) % 3)
+    model = trained.training.run(join([trained.kept, trained.retain, wrong]), seed=5)
+    ours = case(trained, model, retrained=(trained.retrained,))
+    alarm, _ = over_forgetting(ours, Quick(ours), None, None)
+    assert alarm.raised
+    assert "mean margin" in alarm.told
+
+
+def test_several_retrained_models_make_a_band_in_every_profile(trained):
+    rest = join([trained.kept, trained.retain])
+    retrained = tuple(trained.training.run(rest, seed=seed) for seed in range(10, 15))
+    ours = case(trained, trained.before, retrained=retrained)
+    alarm, (number,) = over_forgetting(ours, Quick(ours), None, None)
+    assert "band" in alarm.told
+    assert number.value < number.retrained
+
+
+@pytest.mark.parametrize(("retrained", "raised"), [((3, 0), False), ((3, 2), True)])
+def test_verdicts_as_before_are_an_alarm_only_if_a_retrained_model_s_are_not(trained, monkeypatch, retrained, raised):
+    """Samples that a model knows without having seen them need no other verdict."""
+    ours = case(trained, trained.after, retrained=(trained.retrained,))
+    quick = Quick(ours)
+    monkeypatch.setattr(quick, "moved", lambda view: (3, 0) if view is quick.after else retrained)
+    assert no_op(ours, quick).raised is raised
+
+
+def test_a_model_of_another_kind_is_not_like_the_ensemble():
+    draw = np.random.default_rng(0)
+    ensemble = draw.normal(size=(12, 50))
+    assert like_the_ensemble(draw.normal(size=50), ensemble)
+    assert not like_the_ensemble(draw.normal(size=50) + 5, ensemble)
 
 
 def test_the_band_is_two_standard_deviations_wide_and_never_narrower_than_the_floor():

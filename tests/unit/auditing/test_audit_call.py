@@ -6,14 +6,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from sklearn.linear_model import LogisticRegression
 from small_case import METHOD, Small
 
 import forsaken
-from forsaken import METHODS, Audit
-from forsaken.data.samples import Samples
+from forsaken import METHODS, Audit, Recipe, Training
+from forsaken.data.samples import Samples, join
 from forsaken.errors import InputError, SettingsError
+from forsaken.models.logits import LogitModel
+from forsaken.models.nets import mlp
 from forsaken.types import Tick
+
+FAST = Recipe(20, 16, 1e-2)
 
 
 def audit(trained: Small, **changes: object) -> Audit:
@@ -70,7 +75,7 @@ def test_scikit_learn_models_are_audited_by_a_function_that_fits_them(trained):
         draw = np.random.default_rng(seed).permutation(len(data))[: int(0.9 * len(data))]
         return LogisticRegression(C=100, max_iter=500).fit(data.inputs.numpy()[draw], data.labels.numpy()[draw])
 
-    whole = forsaken.data.samples.join([trained.kept, trained.retain, trained.forget])
+    whole = join([trained.kept, trained.retain, trained.forget])
     before = LogisticRegression(C=100, max_iter=500).fit(whole.inputs.numpy(), whole.labels.numpy())
     after = METHOD(before, trained.forget, trained.reference, trained.retain).model
     for profile in ("standard", "full"):
@@ -103,7 +108,7 @@ def test_too_few_models_are_refused_before_anything_is_trained(trained, models):
     def never(data: Samples, seed: int) -> object:
         raise AssertionError("trained")
 
-    with pytest.raises((InputError, SettingsError), match="at least 4"):
+    with pytest.raises((InputError, SettingsError), match=">= 4"):
         audit(trained, profile="full", models=models, training=never)
 
 
@@ -129,3 +134,72 @@ def test_labels_of_an_estimator_are_its_own(trained):
     test = trained.test.inputs.numpy(), names[trained.test.labels.numpy()]
     found = forsaken.audit(model, model, trained.forget.inputs, test=test)
     assert found["accuracy"].value == pytest.approx(model.score(*test))
+
+
+def test_a_model_that_the_method_did_not_make_is_told(trained):
+    found = audit(replace(trained, after=trained.before), profile="full", models=6, method="retrain")
+    assert any("The model after is not like those" in warning for warning in found.warnings)
+    assert "not about it" in found.claim.shown
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"models": "8"}, "models is '8'"),
+        ({"models": 4.0}, r"models is 4\.0"),
+        ({"oracle": "x"}, "oracle is a str"),
+        ({"training": "x"}, "training is a str"),
+        ({"folder": __file__}, "which is a file"),
+    ],
+)
+@pytest.mark.parametrize("profile", ["standard", "full"])
+def test_wrong_arguments_are_refused_at_once(trained, profile, wrong, told):
+    with pytest.raises(SettingsError, match=told):
+        audit(trained, profile=profile, **wrong)
+
+
+def test_few_forgotten_samples_leave_the_white_box_out(trained):
+    few = replace(trained, forget=trained.forget.rows([0, 1, 2]), nonmembers=trained.nonmembers.rows([0, 1, 2]))
+    found = audit(few, profile="standard", models=4)
+    assert any("white-box oracle is left out" in warning for warning in found.warnings)
+    assert "no better than chance." not in found.claim.shown
+
+
+def test_without_non_members_it_is_told_that_test_samples_stand_in(trained):
+    found = audit(trained, profile="standard", models=4, nonmembers=None)
+    assert any("test samples stand in" in warning for warning in found.warnings)
+
+
+def test_an_attack_that_cannot_tell_the_model_before_gives_no_number(trained):
+    found = audit(replace(trained, before=trained.retrained), profile="standard", models=4)
+    assert found["rmia_auc"].value is None
+    assert "cannot tell the model before" in found["rmia_auc"].note
+
+
+def test_a_binary_network_with_one_output_is_audited():
+    draw = torch.Generator().manual_seed(0)
+
+    def some(count: int) -> Samples:
+        inputs = torch.randn(count, 6, generator=draw)
+        return Samples(inputs, (inputs[:, 0] > 0).long())
+
+    training = Training(
+        lambda: torch.nn.Sequential(torch.nn.Linear(6, 32), torch.nn.ReLU(), torch.nn.Linear(32, 1)), FAST
+    )
+    wrapped = Training(lambda: LogitModel(training.build()), FAST)
+    forget, kept, retain, test = some(12), some(60), some(8), some(40)
+    before = wrapped.run(join([kept, retain, forget]), seed=0).model
+    after = METHOD(before, forget, None, retain).model
+    found = forsaken.audit(
+        before,
+        after,
+        forget,
+        kept=kept,
+        retain=retain,
+        test=test,
+        training=training,
+        method=METHOD,
+        profile="full",
+        models=4,
+    )
+    assert found["ensemble_accuracy_test"].retrained > 0.6

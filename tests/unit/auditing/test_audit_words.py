@@ -10,6 +10,26 @@ from forsaken.auditing.words import chance, claim
 QUIET = (Alarm("no-op", False, "moved"), Alarm("over-forgetting", False, "inside"))
 
 
+def test_a_retrained_model_far_from_a_coin_means_that_the_sets_differ_by_kind():
+    numbers = [number(name, 0.5, retrained=0.04, interval=(0.4, 0.6)) for name in ("rmia_auc", "lira_auc")]
+    assert "cannot be said" in claim("standard", numbers, QUIET).shown
+
+
+def test_an_attack_that_cannot_tell_the_models_before_shows_nothing():
+    idle = [number("u_lira_auc", 0.5, before=0.52, floor=(0.45, 0.55)), number("u_lira_worst", 0.6, floor=(0.5, 0.7))]
+    assert "Nothing is shown by that" in claim("full", idle, QUIET).shown
+
+
+def test_quick_says_why_there_is_no_rate_and_when_the_labels_tell():
+    sure = number("forget_confidence", 0.5)
+    assert "without an oracle" in claim("quick", [sure], QUIET).shown
+    weak = number("fr", None, note="the oracle is no better than chance")
+    assert "since the oracle is no better than chance" in claim("quick", [weak, sure], QUIET).shown
+    labels = number("forget_accuracy", 1.0, retrained=0.1)
+    assert "who knows the labels can tell" in claim("quick", [number("fr", 1.0), sure, labels], QUIET).shown
+    assert "-1.857" in claim("quick", [number("fr", -1.857), sure], QUIET).shown
+
+
 def number(name: str, value: float | None, **more: object) -> Number:
     return Number(name, name, value, "half", n=40, unit="samples", **{"before": 0.9, "retrained": 0.5, **more})
 
@@ -32,7 +52,9 @@ def test_full_is_chance_only_at_the_floor(auc, said):
 
 
 def test_full_tells_of_a_tenth_that_stands_out():
-    assert "the tenth of the samples" in claim("full", full(0.5, worst=0.9), QUIET).shown
+    told = claim("full", full(0.5, worst=0.9), QUIET).shown
+    assert "the tenth of the samples" in told
+    assert "That is no better than chance." not in told
     assert "the tenth of the samples" not in claim("full", full(0.5), QUIET).shown
 
 
@@ -48,13 +70,15 @@ def test_few_samples_show_little():
 
 def test_without_an_interval_nothing_is_claimed():
     bare = [number(name, 0.5) for name in ("rmia_auc", "lira_auc", "white_box_auc")]
-    assert "too little to tell" in claim("standard", bare, QUIET).shown
+    assert "cannot be said" in claim("standard", bare, QUIET).shown
     assert chance(number("a", None)) is None
 
 
 def test_an_alarm_comes_before_the_praise():
     nothing = (Alarm("no-op", True, "No weight has changed."), Alarm("over-forgetting", None, "?"))
-    assert claim("full", full(0.5), nothing).shown.startswith("Nothing was forgotten")
+    told = claim("full", full(0.5), nothing).shown
+    assert told.startswith("Nothing was forgotten")
+    assert "U-LiRA" in told
     too_much = (Alarm("no-op", False, ""), Alarm("over-forgetting", True, "70 % below."))
     assert "forgotten too well. 70 % below." in claim("full", full(0.5), too_much).shown
 

@@ -198,3 +198,29 @@ def test_what_a_network_answers_decides_its_place_too(trained):
         ensembles(trained, Path("x"), training=Training(lambda f=f: Odd(f), FAST)) for f in (torch.sin, torch.tanh)
     )
     assert one._keys["retrained"]["retrained"] != two._keys["retrained"]["retrained"]
+
+
+def test_a_method_of_somebody_else_is_not_cached(trained, tmp_path):
+    class Own(METHODS["fine-tune"]):
+        """Nobody can tell whether its code is the same as before."""
+
+    ensembles(trained, tmp_path, methods={"own": Own()}).measure()
+    kept = {path.parent for path in tmp_path.rglob("*.npz")}
+    assert len(kept) == 1
+
+
+@pytest.mark.parametrize("change", ["missing", "length", "nan"])
+def test_a_file_with_other_arrays_is_damaged(trained, tmp_path, change):
+    ensembles(trained, tmp_path).measure()
+    path = next(tmp_path.rglob("*.npz"))
+    with np.load(path) as file:
+        arrays = {name: file[name] for name in file.files}
+    if change == "missing":
+        del arrays["test"]
+    elif change == "length":
+        arrays["forget"] = arrays["forget"][:-1]
+    else:
+        arrays["forget"][0] = np.nan
+    np.savez(path, **arrays)
+    with pytest.raises(InputError, match="is damaged"):
+        ensembles(trained, tmp_path).measure()

@@ -11,6 +11,7 @@ from forsaken import ShadowOracle
 from forsaken.auditing.case import Case, Sets
 from forsaken.auditing.quick import Quick
 from forsaken.auditing.result import Audit
+from forsaken.data.samples import Samples, join
 from forsaken.errors import InputError, OracleError, UnknownNameError
 from forsaken.metrics import catastrophic_forgetting_rate, forgetting_rate
 from forsaken.models.logits import accuracy
@@ -91,15 +92,44 @@ def test_nothing_that_is_handed_over_changes(trained):
     assert all(bool((one == two).all()) for one, two in zip(before, trained.after.parameters(), strict=True))
 
 
-def test_moved_counts_answers_and_verdicts(trained):
-    ours = Case(trained.before, trained.before, Sets(trained.forget), oracle=trained.oracle)
-    assert Quick(ours).moved() == 0
-    ours = Case(trained.before, trained.after, Sets(trained.forget), oracle=trained.oracle)
+def test_moved_counts_what_is_seen_and_what_the_oracle_says(trained):
+    same = Quick(Case(trained.before, trained.before, Sets(trained.forget), oracle=trained.oracle))
+    assert same.moved(same.after) == (0, 0)
+    ours = Quick(Case(trained.before, trained.after, Sets(trained.forget), oracle=trained.oracle))
     was, now = (trained.oracle.is_member(model, trained.forget) for model in (trained.before, trained.after))
-    assert Quick(ours).moved() >= int((was != now).sum()) > 0
+    visible, judged = ours.moved(ours.after)
+    assert visible == len(trained.forget)
+    assert judged >= int((was != now).sum()) > 0
+    alone = Quick(Case(trained.before, trained.after, Sets(trained.forget)))
+    assert alone.moved(alone.after) == (len(trained.forget), len(trained.forget))
 
 
-def test_without_an_oracle_a_posterior_that_moved_counts(trained):
-    ours = Case(trained.before, trained.after, Sets(trained.forget))
-    assert Quick(ours).moved() == len(trained.forget)
-    assert Quick(Case(trained.before, trained.before, Sets(trained.forget))).moved() == 0
+@pytest.mark.parametrize("shift", [7, -7])
+@pytest.mark.parametrize("name", ["test", "kept"])
+def test_labels_that_are_no_classes_are_refused(trained, name, shift):
+    wrong = Samples(getattr(trained, name).inputs, getattr(trained, name).labels + shift)
+    with pytest.raises(InputError, match=f"the labels of {name} reach from .* but the model has 3 classes"):
+        quick(trained, **{name: wrong})
+
+
+def test_an_oracle_that_nobody_can_check_is_told(trained):
+    found = forsaken.audit(trained.before, trained.after, trained.forget, oracle=trained.oracle)
+    assert any("how good the oracle is" in warning for warning in found.warnings)
+
+
+def test_an_oracle_that_cannot_tell_samples_of_one_kind_gives_no_rate(trained):
+    """It may tell members of the task, and yet know nothing where the forgetting rate is measured."""
+    found = quick(trained, nonmembers=Samples(trained.forget.inputs + 1e-4, trained.forget.labels))
+    assert found["fr"].value is None
+
+
+def test_forgotten_samples_among_the_kept_ones_are_told_or_refused(trained):
+    some = join([trained.kept, trained.forget.rows(range(3))])
+    assert any("3 of 20 forget samples are also in kept" in warning for warning in quick(trained, kept=some).warnings)
+    with pytest.raises(InputError, match="all 20 forget samples are in kept"):
+        quick(trained, kept=join([trained.kept, trained.forget]))
+
+
+def test_non_members_that_were_trained_on_are_told(trained):
+    seen = join([trained.test, trained.kept.rows(range(4))])
+    assert any("4 of 84 test samples are also in kept" in warning for warning in quick(trained, test=seen).warnings)

@@ -35,7 +35,8 @@ from sklearn.linear_model import LogisticRegression
 from forsaken.auditing.result import Audit
 from forsaken.data.samples import Samples
 from forsaken.errors import DataNotFoundError, InputError, OutputError, SettingsError, UnknownNameError
-from forsaken.jobs.audit import audit_job, plan_audit, rehearse_audit
+from forsaken.jobs.audit import audit_job, plan_audit
+from forsaken.jobs.audit_cost import rehearse_audit
 from forsaken.jobs.certificate import Certificate
 from forsaken.jobs.code import user_code
 from forsaken.jobs.evidence import Evidence, Refit, read_evidence
