@@ -3,8 +3,9 @@
     FORSAKEN_DATA=... python benchmarks/audit.py --task reuters-35-11 --models 16
     FORSAKEN_DATA=... python benchmarks/audit.py --task reuters-35-11 --models 64 --device cuda
 
-N originals, each unlearned, and 2 N retrained models; the seconds of the ensemble are the wall time of all trainings
-and unlearnings, measured in this run (nothing is taken from a cache). Writes results/audit-TASK-N-DEVICE.json.
+N originals, each unlearned, and 2 N retrained models. The seconds of the ensemble are the wall time of trainings and
+unlearnings of this run; `cost.models_of_an_earlier_run` says how many models were read from --folder instead, where the
+margins of every model are kept. Writes results/audit-TASK-METHOD-PROFILE-N-DEVICE.json.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from pathlib import Path
 
 from common import RESULTS
 
@@ -28,6 +30,7 @@ def main() -> None:
     parser.add_argument("--method", default="forsaken")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--folder", type=Path, default=Path("runs/audit"), help="where margins of models are kept")
     options = parser.parse_args()
     start = time.perf_counter()
     with bars() as progress:
@@ -38,11 +41,12 @@ def main() -> None:
             models=options.models,
             seed=options.seed,
             device=options.device,
+            folder=options.folder,
             progress=progress,
         )
     seconds = time.perf_counter() - start
     name = f"audit-{options.task}-{options.method}-{options.profile}-{options.models}-{options.device}.json"
-    told = vars(options) | {"wall_seconds": seconds}
+    told = {name: value for name, value in vars(options).items() if name != "folder"} | {"wall_seconds": seconds}
     content = {"command": "python benchmarks/audit.py", "options": told, "audit": found.to_dict()}
     RESULTS.mkdir(parents=True, exist_ok=True)
     write_atomically(RESULTS / name, json.dumps(content, indent=1).encode() + b"\n")

@@ -59,13 +59,12 @@ def audit_table(name: str) -> str:
     """Return the numbers of a full audit."""
     found: dict[str, Any] = json.loads((RESULTS / f"audit-{AUDITS[name]}.json").read_bytes())["audit"]
     numbers = {number["name"]: number for number in found["numbers"]}
-    lines: list[tuple[str, ...]] = [("number", "Forsaken (95 % interval)", "doing nothing", "retrained (floor)")]
+    lines: list[tuple[str, ...]] = [("number", "Forsaken", "doing nothing", "retrained (floor)")]
     for key, label in SHOWN:
         one = numbers[key]
-        interval = "" if one["interval"] is None else " ({:.3f} to {:.3f})".format(*one["interval"])
         floor = "" if one["floor"] is None else " ({:.3f} to {:.3f})".format(*one["floor"])
         before, usual = (f"{one[which]:.3f}" for which in ("before", "retrained"))
-        lines.append((label, f"{one['value']:.3f}{interval}", before, f"{usual}{floor}"))
+        lines.append((label, f"{one['value']:.3f}", before, f"{usual}{floor}"))
     return markdown(lines)
 
 

@@ -203,6 +203,7 @@ class _Run:
         ensembles = Ensembles(
             case, {name: method}, originals=count, retrained=2 * count, folder=folder, device=self.device
         )
+        self.cost["models_of_an_earlier_run"] = ensembles.kept()
         matrices = self._timed(
             "ensemble", lambda: ensembles.measure(engine=engine, workers=workers, progress=self.progress)
         )

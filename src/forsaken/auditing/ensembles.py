@@ -82,6 +82,10 @@ class Ensembles:
         limited = {name: part if name == "forget" else some(part, self.watched, draw) for name, part in parts.items()}
         object.__setattr__(self, "views", limited)
 
+    def kept(self) -> int:
+        """Return of how many models everything is there already, from an earlier run."""
+        return sum(self._known(role, seed) is not None for role, seed in self._wanted())
+
     def measure(self, *, engine: str = "local", workers: int | None = None, progress: Progress = silent) -> Matrices:
         """Train what is not there yet, note every margin, and return all of them."""
         wanted = list(self._wanted())
