@@ -221,8 +221,8 @@ def test_the_audit_s_numbers_sort_and_those_without_a_value_stay_last(opened, pa
     assert audited_column(page, 2) == ["0.520", "0.610", "0.900", "0.917", "n/a"]
     value.click()
     assert audited_column(page, 2) == ["0.917", "0.900", "0.610", "0.520", "n/a"]
-    page.locator("#audited thead th").nth(3).locator("button").click()
-    assert audited_column(page, 4) == ["0 samples", "12 samples", "12 samples", "384 pairs", "2,000 samples"]
+    page.locator("#audited thead th").nth(4).locator("button").click()
+    assert audited_column(page, 5) == ["0 samples", "12 samples", "12 samples", "384 pairs", "2,000 samples"]
 
 
 def test_the_audit_is_seen_in_the_dark_on_a_phone_and_on_paper(opened, pages) -> None:
@@ -236,6 +236,14 @@ def test_the_audit_is_seen_in_the_dark_on_a_phone_and_on_paper(opened, pages) ->
         page.emulate_media(media="print")
         assert page.locator("#audit .alarm").is_visible()
         assert page.locator("#audited tbody tr").last.is_visible()
+
+
+def test_a_phone_shows_the_retrained_model_beside_the_value(opened, pages) -> None:
+    page = opened(pages["audited"], viewport={"width": 360, "height": 740})
+    heads = page.locator("#audited thead th")
+    assert [heads.nth(at).text_content().strip() for at in (1, 2)] == ["value", "retrained"]
+    box = heads.nth(2).bounding_box()
+    assert box["x"] + box["width"] <= 360, "no swipe is needed"
 
 
 def test_print_is_light_and_has_no_controls(opened, pages) -> None:

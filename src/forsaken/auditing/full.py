@@ -14,7 +14,6 @@ from forsaken.errors import InputError
 from forsaken.metrics import (
     FEW,
     Floor,
-    KlomFloor,
     ULira,
     bootstrap_interval,
     forgetting_epsilon,
@@ -88,6 +87,7 @@ class Full:
         self.attack = {part: self._attacked(method, part) for part in PARTS}
         self.idle = {part: self._attacked(BEFORE, part) for part in PARTS}
         self.floors = {part: u_lira_floor(self._retrained(part), seed=seed) for part in PARTS}
+        self._kloms = {part: klom_floor(self._retrained(part), seed=seed) for part in PARTS}
 
     @property
     def floor(self) -> Floor:
@@ -209,11 +209,8 @@ class Full:
         note = _note(interval)
         return Number(name, label, ours, interval=interval, retrained=retrained, before=before, note=note, **fixed)
 
-    def _klom_floor(self, part: str) -> KlomFloor:
-        return klom_floor(self._retrained(part), seed=self.seed)
-
     def _divergence(self, part: str) -> Divergence:
-        first, sets, floor = self._retrained(part)[: self.count], self.matrices.margins, self._klom_floor(part)
+        first, sets, floor = self._retrained(part)[: self.count], self.matrices.margins, self._kloms[part]
         value, ceiling = (klom_summary(klom(sets[who][part][: self.count], first)) for who in (self.method, BEFORE))
         return Divergence(part, first.shape[1], value=value, floor=(floor.mean, floor.p95_mean), ceiling=ceiling)
 
@@ -225,7 +222,7 @@ class Full:
         )
         found = []
         for one in self.klom():
-            floor = self._klom_floor(one.part)
+            floor = self._kloms[one.part]
             ranges = (floor.low, floor.high), (floor.p95_low, floor.p95_high)
             spans = jackknife_intervals(
                 lambda mine, theirs: klom_summary(klom(mine, theirs)),

@@ -85,31 +85,51 @@ def relearn_time(case: Case, progress: Progress = silent) -> list[Number]:
     forget, recipe = case.sets.named("forget"), case.network.recipe
     goal = mean_loss(case.before, forget, case.forward)
     models = [case.after, *case.retrained]
-    total = len(models) * _REPEATS
+    # One batch holds them all: every order is the same fine-tuning.
+    repeats = 1 if recipe.batch_size >= len(forget) else _REPEATS
+    total = len(models) * repeats
     steps: list[list[int]] = []
     for model in models:
         own = []
-        for repeat in range(_REPEATS):
-            progress(Tick(STAGE, len(steps) * _REPEATS + repeat, total))
+        for repeat in range(repeats):
+            progress(Tick(STAGE, len(steps) * repeats + repeat, total))
             own.append(relearn_steps(model, forget, goal, recipe, seed=case.seed + repeat, forward=case.forward))
         steps.append(own)
     progress(Tick(STAGE, total, total))
-    note = f"to a loss of {goal:.4g}, at most {MOST} steps; {_REPEATS} orders of the samples"
-    ours, usual = steps[0], [step for own in steps[1:] for step in own]
-    return [
-        Number(
-            "relearn_steps",
-            "steps to relearn the forgotten samples",
-            float(np.mean(ours)),
-            "retrained",
-            n=_REPEATS,
-            unit="fine-tunings",
-            interval=(float(min(ours)), float(max(ours))),
-            retrained=float(np.mean(usual)) if usual else None,
-            before=0.0,
-            note=note + "; the interval is the range",
-        )
-    ]
+    return [_number(steps[0], [step for own in steps[1:] for step in own], goal)]
+
+
+def _number(ours: list[int], usual: list[int], goal: float) -> Number:
+    notes = [f"to a loss of {goal:.4g}, at most {MOST} steps"]
+    if len(ours) > 1:
+        notes.append(f"{len(ours)} orders of the samples; the interval is their range")
+    else:
+        notes.append("one batch holds all samples, so that their order decides nothing")
+    gave_up = {"": _gave_up(ours), " of the retrained models": _gave_up(usual)}
+    unknown = all(step >= MOST for step in (*ours, *usual))
+    for whose, (late, count) in gave_up.items():
+        if late:
+            notes.append(f"{late} of {count} fine-tunings{whose} never got there")
+    if unknown:
+        notes.append("so nothing is known but that it takes longer")
+    elif any(late for late, _ in gave_up.values()):
+        notes.append(f"they count as {MOST}, so that the mean is at least what is shown")
+    return Number(
+        "relearn_steps",
+        "steps to relearn the forgotten samples",
+        None if unknown else float(np.mean(ours)),
+        "retrained",
+        n=len(ours),
+        unit="fine-tunings",
+        interval=None if unknown or len(ours) == 1 else (float(min(ours)), float(max(ours))),
+        retrained=None if unknown or not usual else float(np.mean(usual)),
+        before=0.0,
+        note="; ".join(notes),
+    )
+
+
+def _gave_up(steps: list[int]) -> tuple[int, int]:
+    return sum(step >= MOST for step in steps), len(steps)
 
 
 def _loss(adapter: LogitModel, inputs: Any, labels: torch.Tensor) -> float:

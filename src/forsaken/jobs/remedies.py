@@ -13,6 +13,7 @@ _KEYS = (
     (r"models=", "[audit] models"),
     (r"training=forsaken\.Training\((?:[^()]|\([^)]*\))*\)", "[audit] recipe"),
     (r", or a function \(samples, seed\) -> model", ""),
+    (r", or a training function that [^;]*", ""),
     (r"training=", "[audit] recipe"),
     (r", and retain=\(inputs, labels\) for those that the method used", ""),
     (r"kept=\(inputs, labels\)", "[data] train with labels"),

@@ -76,7 +76,7 @@ def klom_summary(values: ArrayLike) -> tuple[float, float]:
     return float(found.mean()), float(np.percentile(found, 95))
 
 
-def klom_floor(retrained: ArrayLike, *, halvings: int = 50, seed: int = 0) -> KlomFloor:
+def klom_floor(retrained: ArrayLike, *, halvings: int = 200, seed: int = 0) -> KlomFloor:
     """Return where the summary of `klom` lies when retrained models stand on both sides.
 
     2N retrained models are split at random into N against N, `halvings` times. To compare with N unlearned models

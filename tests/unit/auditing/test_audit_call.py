@@ -183,9 +183,7 @@ def test_a_binary_network_with_one_output_is_audited():
         inputs = torch.randn(count, 6, generator=draw)
         return Samples(inputs, (inputs[:, 0] > 0).long())
 
-    training = Training(
-        lambda: torch.nn.Sequential(torch.nn.Linear(6, 32), torch.nn.ReLU(), torch.nn.Linear(32, 1)), FAST
-    )
+    training = Training(lambda: mlp(sizes=(6, 32, 1)), FAST)
     wrapped = Training(lambda: LogitModel(training.build()), FAST)
     forget, kept, retain, test = some(12), some(60), some(8), some(40)
     before = wrapped.run(join([kept, retain, forget]), seed=0).model

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
-from small_case import RECIPE
+from small_case import RECIPE, Small
 from torch import nn
 
-from forsaken.auditing.relearning import MOST, mean_loss, relearn_steps
+from forsaken import Training
+from forsaken.auditing.case import Case, Sets
+from forsaken.auditing.relearning import MOST, mean_loss, relearn_steps, relearn_time
+from forsaken.auditing.result import Number
 from forsaken.data.samples import Samples
 from forsaken.recipe import Recipe
 
@@ -55,3 +59,40 @@ def test_it_gives_up_after_so_many_steps_and_leaves_the_model_alone(trained):
     before = [weight.clone() for weight in trained.retrained.parameters()]
     assert relearn_steps(trained.retrained, trained.forget, 0.0, RECIPE, most=7) == 7
     assert all(bool((one == two).all()) for one, two in zip(before, trained.retrained.parameters(), strict=True))
+
+
+def measured(trained: Small, *, batch: int = 8, rate: float = 5e-3, after: nn.Module | None = None) -> Number:
+    recipe = replace(RECIPE, batch_size=batch, learning_rate=rate)
+    sets = Sets(trained.forget, **trained.sets)
+    model = trained.after if after is None else after
+    training = Training(trained.training.build, recipe)
+    return relearn_time(Case(trained.before, model, sets, retrained=(trained.retrained,), training=training))[0]
+
+
+def test_three_orders_of_batches_are_three_fine_tunings(trained):
+    found = measured(trained)
+    assert found.n == 3
+    assert 0 < found.interval[0] <= found.value <= found.interval[1] < MOST
+    assert "range" in found.note
+    assert "never got there" not in found.note
+
+
+def test_one_batch_of_all_samples_is_one_fine_tuning(trained):
+    found = measured(trained, batch=32)
+    assert (found.n, found.interval) == (1, None)
+    assert "order decides nothing" in found.note
+
+
+def test_where_nobody_gets_there_nothing_is_measured(trained):
+    found = measured(trained, rate=1e-8, batch=32)
+    assert (found.value, found.interval, found.retrained) == (None, None, None)
+    assert "1 of 1 fine-tunings never got there" in found.note
+    assert "1 of 1 fine-tunings of the retrained models never got there" in found.note
+
+
+def test_where_only_the_retrained_model_gives_up_it_is_said(trained):
+    found = measured(trained, rate=1e-8, batch=32, after=trained.before)
+    assert (found.value, found.retrained) == (0.0, float(MOST))
+    assert "1 of 1 fine-tunings of the retrained models never got there" in found.note
+    assert "1 of 1 fine-tunings never" not in found.note
+    assert "at least" in found.note

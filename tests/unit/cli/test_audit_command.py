@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import html
+import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from job_folders import RECIPE, SHADOW, digests, finished, forsaken, write_job, write_world
+from report_runs import make_audit
+from rich.console import Console
 
+from forsaken.auditing.result import Audit
+from forsaken.cli.audit import _table
 from forsaken.jobs.output import held
 
 
@@ -31,13 +37,14 @@ def test_for_people(tmp_path: Path) -> None:
     for number in found["numbers"]:
         assert number["label"] in ended.out
         assert f"{number['value']:.3f}" in ended.out
-    low, high = found["numbers"][0]["interval"]
-    assert f"{low:.3f} to {high:.3f}" in ended.out
+        low, high = number["interval"]
+        assert ("no spread" if low == high else f"{low:.3f} to {high:.3f}") in ended.out
+    assert "1.000 to 1.000" not in ended.out
     for words in (
-        found["claim"]["shown"],
-        found["claim"]["not_shown"],
+        f"Shown: {found['claim']['shown']}\n",
+        f"Not shown: {found['claim']['not_shown']}\n",
         "no alarm (no-op)",
-        "not known (over-forgetting)",
+        "not known (over-forgetting): it takes a retrained model",
         f"note: {found['warnings'][0]}",
         f"report: {out / 'report.html'}",
         f"result: {out / 'audit.json'}",
@@ -46,6 +53,28 @@ def test_for_people(tmp_path: Path) -> None:
     ):
         assert words in ended.out
     assert found["claim"]["shown"] in html.unescape((out / "report.html").read_text(encoding="utf-8"))
+
+
+def wide(audit: dict[str, Any], columns: int) -> str:
+    text = io.StringIO()
+    Console(file=text, width=columns).print(_table(Audit.from_dict(audit)))
+    return text.getvalue()
+
+
+@pytest.mark.parametrize("profile", ["quick", "standard", "full"])
+def test_the_table_is_read_at_80_columns(profile: str) -> None:
+    audit = make_audit(profile)
+    label = "forgotten samples still answered with the label that was learnt"
+    audit["numbers"][0] |= {"label": label, "value": 12.3456, "interval": [11.5, 13.25], "before": 0.75}
+    text = wide(audit, 80)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
+    assert {"12.346", "11.500 to 13.250", "0.750"} <= set(re.split(r"\s{2,}|\s*[│┃]\s*", text)), text
+    longest = [line for line in text.splitlines() if "answered" in line]
+    assert len(longest) == 1, text
+    assert ("floor" in text) is (profile != "quick"), "no column for what no number has"
+    assert "retrained" in text
+    assert "before" in text
 
 
 @pytest.mark.usefixtures("quick")
@@ -103,7 +132,7 @@ def test_the_run_s_folder_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     [
         (["--profile", "fast"], "unknown profile 'fast'"),
         (["--profile", "standard"], "[audit] recipe is missing"),
-        (["--models", "3"], "models is 3, expected a whole number >= 4"),
+        (["--models", "3"], "models is 3, expected a whole number from 4 to 4096"),
         (["--engine", "spark"], "unknown engine 'spark'"),
     ],
 )
@@ -142,7 +171,8 @@ def test_a_dry_run_tells_the_cost(tmp_path: Path) -> None:
     before = digests(job.parent)
     ended = forsaken("audit", job, "--dry-run")
     assert ended.code == 0, ended.err
-    for words in ("nothing was written", "full", "models to train", "12", "one after the other", "samples: kept"):
+    for words in ("nothing was written", "full", "models to train", "12", "one after the other", "samples: kept",
+                  "samples: nonmembers", "not counted", "the attacks and the page"):  # fmt: skip
         assert words in ended.out
     told = forsaken("audit", job, "--dry-run", "--json").json
     assert (told["trainings"], told["unlearnings"]) == (12, 4)
@@ -178,3 +208,30 @@ def test_a_missing_oracle_is_a_note(tmp_path: Path) -> None:
     assert "there is no oracle" in ended.out
     assert "the job file has changed since the run" in ended.out
     assert SHADOW["weights"] not in ended.out
+
+
+def test_the_help_promises_no_more_than_is_kept() -> None:
+    told = " ".join(forsaken("audit", "--help").out.split())
+    assert "A full audit of networks that was stopped goes on with the models that were finished." in told
+    assert "which does not mean that the samples are forgotten" in told
+
+
+@pytest.mark.usefixtures("quick")
+def test_an_audit_of_another_run_is_not_shown_as_this_one_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = finished(tmp_path / "job")
+    assert forsaken("audit", job).code == 0
+    monkeypatch.undo()
+    out = job.parent / "forgotten"
+    assert forsaken("report", out).code == 0
+    for name in ("certificate_sha256", "weights_sha256"):
+        content = saved(job)
+        content["settings"][name] = "0" * 64
+        (out / "audit.json").write_text(json.dumps(content))
+        ended = forsaken("report", out)
+        assert ended.code == 2
+        assert f"audit.json does not belong to this run: its {name} is not that of certificate.json" in ended.err
+        assert "run forsaken audit again" in ended.err
+        content["settings"].pop(name)
+        (out / "audit.json").write_text(json.dumps(content))
+        assert forsaken("report", out).code == 2
+        assert forsaken("audit", job).code == 0

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from forsaken.cli.report import report
 from forsaken.errors import OutputError, SettingsError
+from forsaken.jobs.output import held
 
 app = typer.Typer()
 app.command()(report)
@@ -64,6 +65,16 @@ def test_out_is_not_replaced_without_force(two) -> None:
     assert isinstance(call("first", "--out", "page.html").exception, OutputError)
     assert call("first", "--out", "page.html", "--force").exit_code == 0
     assert Path("page.html").read_text(encoding="utf-8") != "mine"
+
+
+def test_a_run_that_is_being_audited_keeps_its_page(two) -> None:
+    with held(Path("first")):
+        refused = call("first")
+        assert isinstance(refused.exception, OutputError)
+        assert "another run is writing to first" in str(refused.exception)
+        assert call("first", "--out", "page.html").exit_code == 0, "a page elsewhere disturbs nobody"
+    assert not Path("first/report.html").exists()
+    assert sorted(path.name for path in Path("first").iterdir()) == ["posteriors.npz", "result.json"]
 
 
 def test_what_cannot_be(two) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from filelock import FileLock
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from job_folders import (
@@ -32,6 +35,7 @@ from job_folders import (
 )
 from sklearn.linear_model import LogisticRegression
 
+from forsaken import auditing
 from forsaken.auditing.result import Audit
 from forsaken.data.samples import Samples
 from forsaken.errors import DataNotFoundError, InputError, OutputError, SettingsError, UnknownNameError
@@ -45,6 +49,7 @@ from forsaken.jobs.formats.table import load_model
 from forsaken.jobs.hashes import file_hash
 from forsaken.jobs.output import held, output
 from forsaken.jobs.reading import read_job
+from forsaken.jobs.remedies import in_job_words
 from forsaken.jobs.rows import Reader
 from forsaken.jobs.sets import read_sets
 from forsaken.jobs.settings import Job
@@ -81,11 +86,10 @@ def problems(folder: Path, audit: Any, **changes: Any) -> list[str]:
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"profile": "fast"}, "[audit] profile is 'fast', expected \"quick\", \"standard\" or \"full\""),
     ({"profile": 1}, "[audit] profile is 1, expected"),
-    ({"models": 3}, "[audit] models is 3, expected a whole number >= 4, such as 16"),
+    ({"models": 3}, "[audit] models is 3, expected a whole number from 4 to 4096, such as 16"),
+    ({"models": 4097}, "[audit] models is 4097, expected a whole number from 4 to 4096, such as 16"),
     ({"models": 8.0}, "[audit] models is 8.0, expected a whole number"),
     ({"models": True}, "[audit] models is true, expected a whole number"),
-    ({"profile": "standard", "models": 5}, "[audit] models is 5, expected an even number: each sample is learnt by "
-     "one half of the reference models"),
     ({"recipe": 3}, "[audit] recipe is 3, expected a table such as { epochs = 20, batch_size = 64, learning_rate"),
     ({"recipe": {"batch_size": 64, "learning_rate": 1e-3}}, "[audit] recipe.epochs is missing, expected a whole"),
     ({"recipe": RECIPE | {"epochs": 0}}, "[audit] recipe.epochs is 0, expected a whole number >= 1"),
@@ -100,7 +104,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
      "those, and nonmembers must be new to it"),
     ({"nonmembers": {"of": "forget"}}, "[audit] nonmembers.of is 'forget', expected samples that the model was never"),
     ({"nonmembers": {"count": 5}}, "[audit] nonmembers does not say where its data come from"),
-    ({"nonmembers": [901, 902]}, "[audit] nonmembers is a list, expected a path such as \"strangers.parquet\""),
+    ({"nonmembers": [901, 902]}, "[audit] nonmembers is a list, expected a path such as \"nonmembers.parquet\""),
     ({"profil": "quick"}, "[audit] unknown key 'profil'; did you mean 'profile'? (known: models, nonmembers, profile"),
 ]  # fmt: skip
 
@@ -181,7 +185,7 @@ def test_what_a_job_lacks_is_told_at_once(tmp_path: Path) -> None:
     told = str(caught.value)
     assert 'the profile "full" cannot be run as the job stands' in told
     for words in (
-        "models is 3, expected a whole number >= 4",
+        "models is 3, expected a whole number from 4 to 4096",
         "[audit] recipe is missing, expected how the model was trained, such as recipe = { epochs",
         "[data] train is missing",
         "[data] test is missing",
@@ -196,6 +200,24 @@ def test_reference_models_come_in_pairs(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="models is 5, expected an even number"):
         planned(job, profile="standard", models=5)
     assert planned(job, profile="full", models=5).trainings == 15
+    odd = write_job(job.parent, oracle=SHADOW, audit={"profile": "standard", "models": 5, "recipe": RECIPE})
+    assert planned(odd, profile="full").trainings == 15, "what is wrong for one profile is right for another"
+    with pytest.raises(SettingsError, match="models is 5, expected an even number"):
+        planned(odd)
+
+
+def test_no_audit_trains_without_end(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="models is 1000000, expected a whole number from 4 to 4096"):
+        planned(finished(tmp_path / "job", audit={"recipe": RECIPE}), profile="full", models=1_000_000)
+
+
+def test_models_are_not_kept_where_a_link_leads(tmp_path: Path) -> None:
+    job = finished(tmp_path / "job", audit={"recipe": RECIPE})
+    (tmp_path / "outside").mkdir()
+    (job.parent / "forgotten" / "audit-models").symlink_to(tmp_path / "outside")
+    with pytest.raises(OutputError, match=r"audit-models is a link, expected a folder.*remove the link"):
+        planned(job, profile="full")
+    assert planned(job, profile="quick").models == 0
 
 
 def test_an_unknown_profile(tmp_path: Path) -> None:
@@ -275,6 +297,67 @@ def test_other_records_than_the_certificate_s(tmp_path: Path) -> None:
         audited(job)
 
 
+def test_without_the_key_the_old_model_s_answers_are_compared(tmp_path: Path) -> None:
+    job = finished(tmp_path / "job")
+    assert not any("record key" in each for each in audited(job).warnings)
+    (job.parent / "forgotten" / "records.key").unlink()
+    told = [each for each in audited(job).warnings if "record key" in each]
+    assert len(told) == 1
+    assert "only the number of the records and the old model's answers to them were compared" in told[0]
+    assert "put the key back" in told[0]
+    path = job.parent / "forget.parquet"
+    table = pq.read_table(path)
+    pq.write_table(table.take(list(range(len(table)))[::-1]), path)
+    assert audited(job).warnings, "the same records in another order"
+    others = pq.read_table(job.parent / "strangers.parquet").slice(0, 12)
+    pq.write_table(others, path)
+    with pytest.raises(InputError, match="the 12 records to forget are not the 12 of the run's certificate"):
+        audited(job)
+
+
+def test_labels_that_were_not_learnt_are_a_warning(tmp_path: Path) -> None:
+    job = finished(tmp_path / "job")
+    assert not any("the model before answers only" in each for each in audited(job).warnings)
+    path = job.parent / "forget.parquet"
+    table = pq.read_table(path)
+    wrong = pa.array((table["label"].to_numpy() + 1) % 4)
+    pq.write_table(table.set_column(table.column_names.index("label"), "label", wrong), path)
+    told = [each for each in audited(job).warnings if "the model before answers only" in each]
+    assert len(told) == 1
+    assert told[0].startswith("the model before answers only 0 of the 12 records to forget with the labels")
+
+
+def test_remedies_are_in_the_words_of_the_job(tmp_path: Path) -> None:
+    job = finished(tmp_path / "job")
+    found = audited(write_job(job.parent))
+    told = " ".join(found.warnings)
+    assert "give [oracle] in the job file" in told
+    assert "[oracle] retrained" in told
+    assert not re.search(r"\w=", told), told
+    assert json.loads((job.parent / "forgotten" / "audit.json").read_bytes())["warnings"] == list(found.warnings)
+
+
+def test_errors_of_the_audit_are_in_the_words_of_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any, **__: Any) -> Audit:
+        raise InputError("none is left; give nonmembers=(inputs, labels), or more test samples")
+
+    monkeypatch.setattr("forsaken.jobs.audit.audit", fails)
+    with pytest.raises(InputError, match=r"none is left; give \[audit\] nonmembers with labels, or more test samples"):
+        audited(finished(tmp_path / "job"))
+
+
+def test_every_argument_that_the_audit_names_is_a_key_of_a_job() -> None:
+    """What messages of the room say in Python's words (`method`, which a job always gives, apart)."""
+    names = "kept|retain|test|reference|nonmembers|retrained|oracle|training|models|forget"
+    seen = 0
+    for path in Path(auditing.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and "\n" not in node.value:
+                seen += bool(re.search(rf"\b({names})=", node.value))
+                assert not re.search(rf"\b({names})=|\(inputs, labels\) for|-> model", in_job_words(node.value)), path
+    assert seen >= 3
+
+
 def test_paths_that_lead_nowhere_are_all_told(tmp_path: Path) -> None:
     job = finished(tmp_path / "job", audit={"nonmembers": "none.parquet"})
     (job.parent / "test.parquet").unlink()
@@ -292,7 +375,7 @@ def test_labels_that_are_missing_are_all_told(tmp_path: Path) -> None:
     (job.parent / "forgotten" / "records.key").unlink()  # the hashes are of the records with their labels
     with pytest.raises(InputError) as caught:
         evidence(job)
-    for name in ("forget", "train", "audit nonmembers"):
+    for name in ("forget", "train", "[audit] nonmembers"):
         assert f"\n  - {name} has no labels" in str(caught.value)
     assert "- test" not in str(caught.value)
 
@@ -335,13 +418,17 @@ def test_strangers_are_neither_trained_on_nor_used_nor_test(tmp_path: Path) -> N
     pq.write_table(pa.concat_tables([parts[0], parts[1].slice(0, 7), parts[2].slice(0, 4)]), folder / "mixed.parquet")
     found = sets_of(read_job(write_job(folder, audit={"nonmembers": "mixed.parquet"})), audit=True)
     assert len(found.strangers) == 40
-    assert any("7 of 51 audit nonmembers samples are in the training data" in note for note in found.notes)
-    assert any("4 audit nonmembers samples are also given to the method" in note for note in found.notes)
+    assert any("7 of 51 [audit] nonmembers samples are in the training data" in note for note in found.notes)
+    assert any("4 [audit] nonmembers samples are also given to the method" in note for note in found.notes)
     found = sets_of(read_job(write_job(folder, audit={"nonmembers": {"of": "test", "count": 30}})), audit=True)
     assert (len(found.strangers), len(found.test)) == (30, 50)
-    assert any("30 test samples are also audit nonmembers" in note for note in found.notes)
-    with pytest.raises(InputError, match="every test sample is also an audit nonmember"):
+    assert any("30 test samples are also among [audit] nonmembers" in note for note in found.notes)
+    with pytest.raises(InputError, match=r"every test sample is also one of \[audit\] nonmembers"):
         sets_of(read_job(write_job(folder, audit={"nonmembers": {"of": "test"}})), audit=True)
+    with pytest.raises(
+        InputError, match=r"every \[audit\] nonmembers sample is also .* split the reference set: one part"
+    ):
+        sets_of(read_job(write_job(folder, audit={"nonmembers": "reference.parquet"})), audit=True)
 
 
 # --- the result ------------------------------------------------------------------------------------------------------
@@ -418,8 +505,40 @@ def test_the_cost_is_counted_and_nothing_written(tmp_path: Path) -> None:
     assert cost["training_seconds"] > 0
     assert cost["seconds"] == pytest.approx(cost["training_seconds"] + cost["unlearning_seconds"])
     assert cost["counts"]["kept"] == 70
+    assert set(cost["counts"]) == {"forget", "kept", "retain", "test", "reference", "nonmembers"}
+    assert cost["not_counted"] == "reading, the measuring of each model, the attacks and the page"
     assert (free["trainings"], free["seconds"]) == (0, 0)
     assert digests(job.parent) == before
+
+
+def test_slow_first_steps_are_not_multiplied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    ticks = iter([10.0, 3.0, 1.0, 1.0, 1.0, 1.0, *[0.01] * 19])
+
+    def clock() -> float:
+        now[0] += next(ticks)
+        return now[0]
+
+    monkeypatch.setattr("forsaken.jobs.audit_cost.time.perf_counter", clock)
+    job = finished(tmp_path / "job", audit={"recipe": RECIPE | {"epochs": 100}})
+    with user_code(job.parent):
+        cost = rehearse_audit(planned(job, profile="standard", models=4))
+    steps = 100 * 5  # 132 training records in batches of 32
+    assert cost["training_seconds"] == pytest.approx(4 * steps * 0.01)
+
+
+def test_a_fit_is_timed_without_what_the_first_one_prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([0.0, 3.0, 10.0, 10.5])
+    monkeypatch.setattr("forsaken.jobs.audit_cost.time.perf_counter", lambda: next(times))
+    job = finished(tmp_path / "job", audit={"recipe": RECIPE})
+    real = read_evidence
+
+    def by_function(*given: Any, **named: Any) -> Evidence:
+        return replace(real(*given, **named), training=lambda samples, seed: None)
+
+    monkeypatch.setattr("forsaken.jobs.audit.read_evidence", by_function)
+    with user_code(job.parent):
+        assert rehearse_audit(planned(job, profile="standard", models=4))["training_seconds"] == pytest.approx(4 * 0.5)
 
 
 def test_a_new_run_removes_the_audit_of_the_old_one(tmp_path: Path) -> None:
@@ -455,6 +574,27 @@ def test_a_folder_is_held_by_one(tmp_path: Path) -> None:
     with held(tmp_path), pytest.raises(OutputError, match="another run is writing to"), held(tmp_path):
         pass
     assert list(tmp_path.iterdir()) == []
+
+
+def test_whoever_comes_next_is_not_robbed_of_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One leaves, a second comes at that very moment: a third must find the folder held."""
+    real, second = FileLock.release, FileLock(tmp_path / ".forsaken.lock")
+
+    def release(lock: FileLock, force: bool = False) -> None:
+        real(lock, force)
+        if lock is not second and not second.is_locked:
+            second.acquire(timeout=0)
+
+    monkeypatch.setattr(FileLock, "release", release)
+    with held(tmp_path):
+        pass
+    assert second.is_locked
+    with pytest.raises(OutputError, match="another run is writing to"), held(tmp_path):
+        pass
+    monkeypatch.undo()
+    second.release()
+    with held(tmp_path):
+        pass
 
 
 # --- estimators ------------------------------------------------------------------------------------------------------

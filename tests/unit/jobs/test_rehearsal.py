@@ -14,6 +14,11 @@ import torch
 from job_folders import WIDTH, build, digests, forsaken, run, world, write_job, write_world
 from PIL import Image
 
+from forsaken.jobs.code import user_code
+from forsaken.jobs.reading import read_job
+from forsaken.jobs.rehearsal import rehearse
+from forsaken.types import Tick
+
 KEYS = {
     "memorised",
     "seconds",
@@ -174,3 +179,11 @@ def test_what_user_code_prints_is_not_in_the_answer(folder: Path) -> None:
     )
     found = told(folder)
     assert set(found) == KEYS
+
+
+def test_no_bar_stops_short(folder: Path) -> None:
+    last: dict[str, Tick] = {}
+    job = read_job(write_job(folder, oracle=SHADOW))
+    with user_code(folder):
+        rehearse(job, lambda tick: last.update({tick.stage: tick}))
+    assert (last["judge"].done, last["judge"].total) == (12, 12)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from forsaken.errors import EmptyError, InputError, SettingsError
-from forsaken.metrics import klom, klom_summary
+from forsaken.metrics import jackknife_intervals, klom, klom_floor, klom_summary
 
 
 def slow(unlearned: np.ndarray, retrained: np.ndarray, bins: int = 20, clip: float = 100.0) -> list[float]:
@@ -109,3 +109,43 @@ def test_what_cannot_be_compared(unlearned, retrained, words) -> None:
 def test_settings_are_checked_together() -> None:
     with pytest.raises(SettingsError, match=r"2 problems[\s\S]*bins is 0[\s\S]*clip is -1"):
         klom(np.ones((3, 2)), np.ones((3, 2)), bins=0, clip=-1)
+
+
+def test_the_floor_is_klom_of_random_halves() -> None:
+    models = np.random.default_rng(5).normal(size=(13, 40))
+    draw = np.random.default_rng(3)
+    found = []
+    for _ in range(30):
+        order = draw.permutation(13)
+        values = slow(models[order[:6]], models[order[6:12]])
+        found.append((np.mean(values), np.percentile(values, 95)))
+    floor = klom_floor(models, halvings=30, seed=3)
+    low, high = np.percentile(found, [2.5, 97.5], axis=0)
+    assert (floor.low, floor.p95_low) == pytest.approx(tuple(low))
+    assert (floor.high, floor.p95_high) == pytest.approx(tuple(high))
+    assert (floor.mean, floor.p95_mean) == pytest.approx(tuple(np.mean(found, axis=0)))
+
+
+@pytest.mark.parametrize(
+    ("models", "settings", "error", "words"),
+    [
+        (np.ones((3, 2)), {}, InputError, "retrained has 3 models, expected at least 4"),
+        (np.ones((4, 2)), {"halvings": 0, "seed": -1}, SettingsError, "2 problems"),
+    ],
+)
+def test_what_has_no_floor_of_klom(models, settings, error, words) -> None:
+    with pytest.raises(error, match=words):
+        klom_floor(models, **settings)
+
+
+def test_leaving_out_models_holds_the_mean_where_samples_move_together() -> None:
+    # resampled samples hold it in fewer than half of such repeats, since those of one model are no news
+    draw, found = np.random.default_rng(0), []
+    for _ in range(40):
+        left, right = (draw.normal(size=(12, 40)) + draw.normal(shift, 1, (12, 1)) for shift in (1, 0))
+        interval = jackknife_intervals(lambda u, r: [klom(u, r).mean()], left, right, scale="positive")[0]
+        found.append((float(klom(left, right).mean()), *interval))
+    truth = np.mean([value for value, _, _ in found])
+    assert sum(low <= truth <= high for _, low, high in found) >= 34
+    widths, spread = [high - low for _, low, high in found], np.std([value for value, _, _ in found])
+    assert np.mean(widths) < 8 * spread

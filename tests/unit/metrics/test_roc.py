@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
 from forsaken.errors import EmptyError, InputError
-from forsaken.metrics import Roc, roc, tpr_at
+from forsaken.metrics import Roc, caught, roc, tpr_at
 
 SCORES = st.lists(st.integers(0, 8).map(lambda k: k / 4), min_size=1, max_size=15)
 
@@ -93,3 +93,11 @@ def test_a_rate_is_from_0_to_1(fpr) -> None:
 def test_what_has_no_curve(positives, negatives, error, words) -> None:
     with pytest.raises(error, match=words):
         roc(positives, negatives)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.01, 0.3, 1.0])
+def test_the_quick_point_is_the_curve_s(share):
+    draw = np.random.default_rng(1)
+    for _ in range(20):
+        positives, negatives = draw.normal(1, 1, 300).round(1), draw.normal(0, 1, 200).round(1)
+        assert caught(positives, negatives, share=share) == pytest.approx(tpr_at(roc(positives, negatives), share))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from scipy.stats import norm
+from scipy.stats import t as student
 from sklearn.metrics import roc_auc_score
 
 from forsaken.errors import EmptyError, InputError, SettingsError
-from forsaken.metrics import FEW, Floor, at_floor, tpr_at, u_lira, u_lira_floor
+from forsaken.metrics import FEW, Floor, at_floor, tpr_at, u_lira, u_lira_floor, u_lira_intervals
 
 
 def slow_scores(unlearned: np.ndarray, retrained: np.ndarray, floor: float) -> tuple[np.ndarray, np.ndarray]:
@@ -181,3 +184,53 @@ def test_what_has_no_floor(retrained, settings, error, words) -> None:
 def test_the_floor_of_sigma_is_checked() -> None:
     with pytest.raises(SettingsError, match="floor is -1"):
         u_lira(GOOD, GOOD, floor=-1)
+
+
+def moving(draw: np.random.Generator, models: int, shift: float = 0.0) -> np.ndarray:
+    """Return margins of models each of which moves all samples together."""
+    return np.linspace(-2, 2, 30) + draw.normal(shift, 0.7, (models, 1)) + 0.7 * draw.normal(size=(models, 30))
+
+
+@pytest.mark.parametrize("shift", [0.0, 1.0])
+def test_the_interval_holds_the_truth_as_often_as_it_says(shift) -> None:
+    draw = np.random.default_rng(1)
+    found = []
+    for _ in range(150):
+        left, right = moving(draw, 8, shift), moving(draw, 8)
+        found.append((u_lira(left, right).auc, *u_lira_intervals(left, right).auc))
+    areas, lows, highs = np.array(found).T
+    truth = areas.mean()
+    assert ((lows < areas) & (areas < highs)).all()
+    assert ((lows <= truth) & (truth <= highs)).sum() >= 135  # 142 expected, 2.7 a standard deviation
+    assert np.mean(highs - lows) < 8 * areas.std()  # and not by being endless
+    assert np.mean(highs - lows) > 3 * areas.std()
+
+
+def test_the_interval_refits_without_each_model() -> None:
+    draw = np.random.default_rng(2)
+    left, right = moving(draw, 6, 0.8), moving(draw, 5)
+    value = u_lira(left, right)
+    variance = np.zeros(2)
+    for matrix, other, swap in ((left, right, False), (right, left, True)):
+        found = []
+        for at in range(len(matrix)):
+            pair = [np.delete(matrix, at, axis=0), other]
+            one = u_lira(*(pair[::-1] if swap else pair))
+            found.append((one.auc, one.tpr_at_1))
+        variance += (len(matrix) - 1) * np.var(found, axis=0)
+    logit = math.log(value.auc / (1 - value.auc))
+    width = student.ppf(0.975, 9) * math.sqrt(variance[0]) / (value.auc * (1 - value.auc))
+    intervals = u_lira_intervals(left, right)
+    assert [math.log(end / (1 - end)) for end in intervals.auc] == pytest.approx([logit - width, logit + width])
+    assert intervals.tpr_at_1[0] <= value.tpr_at_1 <= intervals.tpr_at_1[1]
+    assert intervals.worst[0] <= value.worst <= intervals.worst[1]
+
+
+def test_models_that_are_told_without_a_mistake_have_no_interval() -> None:
+    draw = np.random.default_rng(3)
+    assert u_lira_intervals(moving(draw, 6, 50.0), moving(draw, 6)).auc is None
+
+
+def test_an_interval_takes_one_model_more() -> None:
+    with pytest.raises(InputError, match="3 models, expected at least 4"):
+        u_lira_intervals(GOOD[:3], GOOD)

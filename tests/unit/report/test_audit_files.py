@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from report_runs import make_arrays, make_audit, make_result, save_run
+from report_runs import make_arrays, make_audit, make_certificate, make_result, save_run
 
 from forsaken.auditing import result as audits
 from forsaken.errors import OutputError
@@ -27,6 +29,30 @@ def test_an_audit_is_read_as_it_was_saved(tmp_path: Path) -> None:
     audit = make_audit()
     run = read_run(save_run(tmp_path, make_result(), audit=audit))
     assert run.audit == {name: part for name, part in audit.items() if name not in ("schema", "kind")}
+
+
+def test_an_audit_belongs_to_the_certificate_beside_it(tmp_path: Path) -> None:
+    certificate = make_certificate()
+    whole = json.dumps(certificate, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    ties = {"weights_sha256": "b" * 64, "certificate_sha256": hashlib.sha256(whole).hexdigest()}
+    audit = make_audit()
+    audit["settings"] |= ties
+    run = read_run(save_run(tmp_path, make_result(), certificate=certificate, audit=audit))
+    assert run.audit is not None
+    for name in ties:
+        for wrong in ("a" * 64, None, 3, ["b" * 64]):
+            other = audit | {"settings": audit["settings"] | {name: wrong}}
+            with pytest.raises(OutputError, match=f"does not belong to this run: its {name} is not .*forsaken audit"):
+                read_run(save_run(tmp_path, make_result(), certificate=certificate, audit=other))
+    later = certificate | {"time": "2027-01-03T00:00:00+00:00"}
+    with pytest.raises(OutputError, match="its certificate_sha256 is not"):
+        read_run(save_run(tmp_path, make_result(), certificate=later, audit=audit))
+
+
+def test_a_certificate_that_cannot_be_hashed_is_damaged(tmp_path: Path) -> None:
+    certificate = make_certificate() | {"odd": "\ud800"}
+    with pytest.raises(OutputError, match=r"certificate\.json is damaged"):
+        read_run(save_run(tmp_path, make_result(), certificate=certificate, audit=make_audit()))
 
 
 def test_a_run_without_an_audit_has_none(tmp_path: Path) -> None:
@@ -61,6 +87,11 @@ def test_the_schema_knows_every_field(name: str) -> None:
             "does not belong to this run: .* place 12 .* holds 12; run forsaken",
         ),
         (lambda a: a["klom"][0].update(part="train"), r"klom\.0\.part: Input should be 'forget'"),
+        (lambda a: a["klom"][1].update(part="forget"), "klom names forget more than once"),
+        (lambda a: a["alarms"][1].update(name="over-forgetting"), "alarms names over-forgetting more than once"),
+        (lambda a: a["claim"].update(shown="x" * 5001), r"claim\.shown: String should have at most 5000 characters"),
+        (lambda a: a["warnings"].append("x" * 5001), r"warnings\.1: String should have at most 5000 characters"),
+        (lambda a: a["alarms"][0].update(told="x" * 5001), r"alarms\.0\.told: String should have at most 5000"),
     ],
 )
 def test_a_damaged_audit_is_named(tmp_path: Path, change: Any, words: str) -> None:

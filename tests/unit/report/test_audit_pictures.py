@@ -82,7 +82,7 @@ def test_the_table_holds_every_number_with_all_its_parts(tmp_path: Path) -> None
     }  # type: ignore[index]
     assert len(rows) == 5
     texts = re.sub(r"<[^>]+>", " ", rows["U-LiRA, AUC"]).split()
-    wanted = "U-LiRA, AUC 0.610 0.580 to 0.640 384 pairs 0.5, less is no better 0.500 0.980 0.470 to 0.530 the value "
+    wanted = "U-LiRA, AUC 0.610 0.500 0.580 to 0.640 384 pairs 0.5, less is no better 0.980 0.470 to 0.530 the value "
     assert " ".join(texts) == f"{wanted}lies outside"
     assert "the value lies inside" in rows["RMIA, AUC"]
     assert 'data-v="2000">2,000' in rows["Test accuracy"]
@@ -90,6 +90,25 @@ def test_the_table_holds_every_number_with_all_its_parts(tmp_path: Path) -> None
     assert "nothing to keep" in missing
     assert missing.count('data-v="">') == 5
     assert missing.count("n/a") == 3
+    heads = re.findall(r'<th scope="col"[^>]*>([^<]*)', table)
+    assert heads == ["number", "value", "retrained", "interval", "n", "good is", "before", "floor"]
+
+
+def test_an_interval_of_no_width_does_not_look_like_certainty(tmp_path: Path) -> None:
+    audit = make_audit()
+    audit["numbers"][0] |= {"value": 27, "interval": [27, 27]}
+    page = page_of(tmp_path, audit)
+    assert "27 to 27" not in page
+    assert "no spread" in part(page, 'id="audited"', "</table>")
+    assert "every draw gave the same number, which is no sign of certainty" in page
+
+
+def test_what_could_not_be_told_is_said_once(tmp_path: Path) -> None:
+    audit = make_audit(alarmed=False)
+    audit["alarms"][1]["told"] = "Not known: it takes a retrained model to tell."
+    page = page_of(tmp_path, audit)
+    assert "Could not be told (no-op): it takes a retrained model to tell." in page
+    assert "Not known" not in page
 
 
 def test_near_half_is_said_where_the_range_misses() -> None:
@@ -226,7 +245,7 @@ def test_an_audit_s_text_is_escaped_everywhere(tmp_path: Path, place: str) -> No
     change: dict[str, Any] = {
         "claim": {"shown": EVIL, "not_shown": EVIL},
         "numbers": [audit["numbers"][0] | dict.fromkeys(["name", "label", "unit", "note"], EVIL)],
-        "alarms": [{"name": "no-op", "raised": raised, "told": EVIL} for raised in (True, False)],
+        "alarms": [{"name": name, "raised": name == "no-op", "told": EVIL} for name in ("no-op", "over-forgetting")],
         "warnings": [EVIL],
         "cost": {EVIL: EVIL},
         "roc": [audit["roc"][0] | {"name": EVIL}],
