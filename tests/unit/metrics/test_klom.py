@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from forsaken.errors import EmptyError, InputError, SettingsError
-from forsaken.metrics import jackknife_intervals, klom, klom_floor, klom_summary
+from forsaken.metrics import bootstrap_interval, jackknife_intervals, klom, klom_floor, klom_summary
 
 
 def slow(unlearned: np.ndarray, retrained: np.ndarray, bins: int = 20, clip: float = 100.0) -> list[float]:
@@ -139,13 +139,14 @@ def test_what_has_no_floor_of_klom(models, settings, error, words) -> None:
 
 
 def test_leaving_out_models_holds_the_mean_where_samples_move_together() -> None:
-    # resampled samples hold it in fewer than half of such repeats, since those of one model are no news
-    draw, found = np.random.default_rng(0), []
-    for _ in range(40):
-        left, right = (draw.normal(size=(12, 40)) + draw.normal(shift, 1, (12, 1)) for shift in (1, 0))
-        interval = jackknife_intervals(lambda u, r: [klom(u, r).mean()], left, right, scale="positive")[0]
-        found.append((float(klom(left, right).mean()), *interval))
-    truth = np.mean([value for value, _, _ in found])
-    assert sum(low <= truth <= high for _, low, high in found) >= 34
-    widths, spread = [high - low for _, low, high in found], np.std([value for value, _, _ in found])
-    assert np.mean(widths) < 8 * spread
+    draw, values, over_models, over_samples = np.random.default_rng(0), [], [], []
+    for _ in range(60):
+        left, right = (draw.normal(size=(12, 40)) + draw.normal(shift, 1, (12, 1)) for shift in (3, 0))
+        found = klom(left, right)
+        values.append(found.mean())
+        over_models.append(jackknife_intervals(lambda u, r: [klom(u, r).mean()], left, right, scale="positive")[0])
+        over_samples.append(bootstrap_interval(np.mean, found, draws=100))
+    held, naive = (sum(low <= np.mean(values) <= high for low, high in each) for each in (over_models, over_samples))
+    assert held >= 51
+    assert naive < 30  # the samples of one model are no news of other models
+    assert np.mean([high - low for low, high in over_models]) < 8 * np.std(values)
