@@ -63,8 +63,10 @@ def audit_table(name: str) -> str:
     for key, label in SHOWN:
         one = numbers[key]
         floor = "" if one["floor"] is None else " ({:.3f} to {:.3f})".format(*one["floor"])
-        before, usual = (f"{one[which]:.3f}" for which in ("before", "retrained"))
-        lines.append((label, f"{one['value']:.3f}", before, f"{usual}{floor}"))
+        ours, before, usual = (
+            "n/a" if one[which] is None else f"{one[which]:.3f}" for which in ("value", "before", "retrained")
+        )
+        lines.append((label, ours, before, f"{usual}{floor}"))
     return markdown(lines)
 
 

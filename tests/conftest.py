@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from audit_case import Small, small
 from torch import Tensor, nn
 
 from forsaken.data.samples import Samples
@@ -63,3 +64,9 @@ def problem() -> Problem:
 @pytest.fixture(scope="session")
 def problem64() -> Problem:
     return make_problem(torch.float64)
+
+
+@pytest.fixture(scope="session")
+def trained() -> Small:
+    """The audit's small task, trained once for all of its tests."""
+    return small()

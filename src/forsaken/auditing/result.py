@@ -40,7 +40,7 @@ class Number:
     unit : str
         What was counted: samples, models, pairs of both.
     interval : (float, float) or None
-        A 95 % bootstrap interval.
+        A 95 % interval: over models by the jackknife, over samples by the bootstrap.
     retrained : float or None
         The same number for a retrained model, or for retrained models against each other.
     before : float or None

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from forsaken.auditing.result import Alarm, Claim, Number, Profile
+from forsaken.metrics.ulira import NEAR
 
-NEAR = 0.03  # of 0.5: as near as retrained models are (docs/guide/audit.md)
 _WIDE = 0.3  # an interval of an AUC this wide rules nothing out
 _OTHER_KIND = 0.1  # of 0.5: a retrained model further off tells the two sets apart by what they are
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from small_case import Small
+from audit_case import Small
 
 from forsaken.auditing.alarms import like_the_ensemble, no_op, outside_band, over_forgetting
 from forsaken.auditing.case import Case, Sets

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from small_case import METHOD, RECIPE, Small, build
+from audit_case import METHOD, RECIPE, Small, build
 
 from forsaken import METHODS, Recipe, Training
 from forsaken.auditing.case import Case, Sets

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from small_case import Small
+from audit_case import Small
 
 from forsaken.auditing.case import Case, Sets
 from forsaken.auditing.references import References, halves

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from small_case import RECIPE, Small
+from audit_case import RECIPE, Small
 from torch import nn
 
 from forsaken import Training

@@ -50,8 +50,8 @@ def recipe(request) -> Recipe:
     return RECIPES[request.param]
 
 
-def plain_sgd(network: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
-    return torch.optim.SGD(network.parameters(), lr=recipe.learning_rate)
+def plain_sgd(weights: list[torch.Tensor], recipe: Recipe) -> torch.optim.Optimizer:
+    return torch.optim.SGD(weights, lr=recipe.learning_rate)
 
 
 def prepared(training: Training, data: Samples | None = None, **more: Any) -> Any:
@@ -60,7 +60,7 @@ def prepared(training: Training, data: Samples | None = None, **more: Any) -> An
 
 def test_one_epoch_of_plain_sgd_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """The record is the sum over the steps of lr/|B| times the watched rows' gradients, and it is subtracted whole."""
-    monkeypatch.setattr(loop, "_optimiser", plain_sgd)
+    monkeypatch.setattr(loop, "optimiser_of", plain_sgd)
     data, rate, size = make_data(), 0.3, 8
     training = Training(lambda: nn.Linear(5, 3).double(), Recipe(1, size, rate, optimiser="sgd"))
     with torch.random.fork_rng():
@@ -90,7 +90,7 @@ def test_one_epoch_of_plain_sgd_by_hand(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_the_last_epoch_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each step takes its part of the record out and then descends on the remaining data."""
-    monkeypatch.setattr(loop, "_optimiser", plain_sgd)
+    monkeypatch.setattr(loop, "optimiser_of", plain_sgd)
     data, size = make_data(), 8
     readied = prepared(Training(lambda: nn.Linear(5, 3).double(), Recipe(2, size, 0.3, optimiser="sgd")), data)
     weight, bias = readied.model.weight.detach().clone(), readied.model.bias.detach().clone()
