@@ -38,7 +38,7 @@ from forsaken.data.scenarios.table import SCENARIOS
 from forsaken.errors import UndefinedMetricError
 from forsaken.metrics import catastrophic_forgetting_rate, forgetting_rate, separation
 from forsaken.oracles import gradients, signals, white_box
-from forsaken.oracles.shadow import OracleReport
+from forsaken.oracles.base import OracleReport
 from forsaken.provenance import provenance
 
 # FR by the black-box and the white-box oracle in the paper (Table white_box)

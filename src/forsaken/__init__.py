@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from forsaken.errors import ForsakenError
     from forsaken.models.fit import fit
     from forsaken.models.train import Training
-    from forsaken.oracles.shadow import OracleReport, ShadowOracle
+    from forsaken.oracles.base import OracleReport
+    from forsaken.oracles.shadow import ShadowOracle
     from forsaken.oracles.white_box import WhiteBoxOracle
     from forsaken.recipe import Network, Recipe
     from forsaken.types import Tick
@@ -39,7 +40,7 @@ _HOMES = {
     "ForsakenError": "errors",
     "Mask": "unlearning.forsaken.mask",
     "Network": "recipe",
-    "OracleReport": "oracles.shadow",
+    "OracleReport": "oracles.base",
     "Recipe": "recipe",
     "Records": "data.records",
     "Scenario": "data.scenario",

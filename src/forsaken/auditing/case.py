@@ -170,15 +170,19 @@ class Case:
             plain = isinstance(some_logits, Tensor) and some_logits.dim() == 2 and some_logits.shape[1] > 1
         return training.build if plain else lambda: LogitModel(training.build(), self.forward)
 
-    def margins(self, model: Any, samples: Samples) -> Array:
-        """Return how far a model is on the side of each sample's label, from its logits in float64."""
+    def seen(self, model: Any, samples: Samples) -> tuple[Array, Array]:
+        """Return how far a model is on the side of each sample's label, in float64, and where it answers with it."""
         logits = predict_logits(model, Samples(samples.inputs), forward=self.forward).double().numpy()
         labels = labels_of(samples)
         if labels.max(initial=0) >= logits.shape[1]:
             raise InputError(
                 f"a label is {labels.max()}, but the model has {logits.shape[1]} classes; number them from 0"
             )
-        return np.asarray(margins(logits, labels))
+        return np.asarray(margins(logits, labels)), np.asarray(logits.argmax(1) == labels)
+
+    def margins(self, model: Any, samples: Samples) -> Array:
+        """Return how far a model is on the side of each sample's label."""
+        return self.seen(model, samples)[0]
 
 
 def labels_of(samples: Samples) -> Array:
@@ -196,8 +200,7 @@ def classes_of(model: Any) -> Array | None:
 
 def is_network(model: Any) -> bool:
     """Return whether a model is a network, not an estimator's linear layer."""
-    module = as_module(model)
-    return isinstance(module, nn.Module) and not isinstance(module, LinearModel)
+    return not isinstance(as_module(model), LinearModel)
 
 
 def some(samples: Samples, most: int, draw: np.random.Generator) -> Samples:

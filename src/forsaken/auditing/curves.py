@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from forsaken.auditing.result import Curve
-from forsaken.metrics import Roc, caught
-
-__all__ = ["caught", "curve"]
+from forsaken.metrics import Roc
 
 
 def curve(name: str, roc: Roc, most: int = 400) -> Curve:

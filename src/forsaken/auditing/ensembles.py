@@ -19,15 +19,14 @@ import torch
 
 from forsaken._files import write_atomically
 from forsaken._random import generator
-from forsaken.auditing.case import Case, labels_of, some
+from forsaken.auditing.case import Case, some
 from forsaken.auditing.identity import cachable, method_identity, training_identity
 from forsaken.auditing.matrices import BEFORE, RETRAINED, Matrices, packed, unpacked
+from forsaken.auditing.trainings import trained
 from forsaken.data.samples import Samples
 from forsaken.engine import fan_out
 from forsaken.errors import ForsakenError, InputError, SettingsError
-from forsaken.metrics import margins
-from forsaken.models.ensemble import at_once_for, train_many, vectorises
-from forsaken.models.logits import LogitModel, predict_logits
+from forsaken.models.ensemble import at_once_for, vectorises
 from forsaken.models.train import Training
 from forsaken.types import Progress, Tick, silent
 from forsaken.unlearning.base import Unlearner
@@ -84,7 +83,7 @@ class Ensembles:
 
     def kept(self) -> int:
         """Return of how many models everything is there already, from an earlier run."""
-        return sum(self._known(role, seed) is not None for role, seed in self._wanted())
+        return sum(self._there(self._paths(role, seed)) for role, seed in self._wanted())
 
     def measure(self, *, engine: str = "local", workers: int | None = None, progress: Progress = silent) -> Matrices:
         """Train what is not there yet, note every margin, and return all of them."""
@@ -148,7 +147,7 @@ class Ensembles:
         training = self.case.trained
         if not isinstance(training, Training):
             return 1
-        build, few = self._build(training), self.case.sets.named("forget")
+        build, few = self.case.build(training), self.case.sets.named("forget")
         return at_once_for(build, device=self.device) if vectorises(build, few, device=self.device) else 1
 
     def _done(
@@ -159,7 +158,19 @@ class Ensembles:
         data = self.case.sets.train if role == BEFORE else self.case.sets.remaining
         found: dict[tuple[str, int], dict[str, Record]] = {}
         start = time.perf_counter()
-        models = self._trained(data, seeds, lambda tick: tell(tick.done / max(1, tick.total) * 0.9))
+        everything = torch.arange(len(data))
+        models = list(
+            trained(
+                self.case,
+                data,
+                [everything] * len(seeds),
+                seeds,
+                device=self.device,
+                progress=lambda tick: tell(tick.done / max(1, tick.total) * 0.9),
+                stage="train",
+                at_once=len(seeds),
+            )
+        )
         spent = (time.perf_counter() - start) / len(seeds)
         for seed, model in zip(seeds, models, strict=True):
             noted = {role: self._noted(model, spent)}
@@ -170,31 +181,6 @@ class Ensembles:
             tell(0.9 + 0.1 * len(found) / len(seeds))
         self._keep(found)
         return found
-
-    def _trained(self, data: Samples, seeds: list[int], progress: Progress) -> list[Any]:
-        training = self.case.trained
-        if not isinstance(training, Training):
-            return [training(data, seed) for seed in seeds]
-        build = self._build(training)
-        everything = torch.arange(len(data))
-        found = [
-            model
-            for chunk in train_many(
-                build,
-                data,
-                training.recipe,
-                rows=[everything] * len(seeds),
-                seeds=seeds,
-                device=self.device,
-                at_once=len(seeds),
-                progress=progress,
-            )
-            for model in chunk
-        ]
-        return [model.model if isinstance(model, LogitModel) else model for model in found]
-
-    def _build(self, training: Training) -> Callable[[], Any]:
-        return self.case.build(training)
 
     def _forgotten(self, name: str, method: Unlearner, model: Any, seed: int) -> Record:
         sets, training = self.case.sets, self.case.training
@@ -216,22 +202,21 @@ class Ensembles:
     def _noted(self, model: Any, seconds: float) -> Record:
         noted: dict[str, Array] = {"seconds": np.array(seconds)}
         for part, samples in self.views.items():
-            logits = predict_logits(model, Samples(samples.inputs), forward=self.case.forward).double().numpy()
-            labels = labels_of(samples)
-            if labels.max(initial=0) >= logits.shape[1]:
-                raise InputError(f"a label of {part} is {labels.max()}, but the model has {logits.shape[1]} classes")
-            noted[part] = margins(logits, labels)
+            noted[part], right = self.case.seen(model, samples)
             if part != "forget":
-                noted[f"{part}.accuracy"] = np.array(np.mean(logits.argmax(1) == labels))
+                noted[f"{part}.accuracy"] = np.array(right.mean())
         return noted
 
     # What was noted, on disk: a file for the models themselves, and one for each method's.
 
     def _known(self, role: str, seed: int) -> dict[str, Record] | None:
         paths = self._paths(role, seed)
-        if not paths or not all(path.exists() for path in paths.values()):
+        if not self._there(paths):
             return None
         return {who: self._checked(path) for who, path in paths.items()}
+
+    def _there(self, paths: Mapping[str, Path]) -> bool:
+        return bool(paths) and all(path.exists() for path in paths.values())
 
     def _checked(self, path: Path) -> Record:
         record = unpacked(path)

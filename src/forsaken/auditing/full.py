@@ -9,6 +9,7 @@ import numpy as np
 
 from forsaken.auditing.curves import curve
 from forsaken.auditing.matrices import BEFORE, PARTS, RETRAINED, Matrices
+from forsaken.auditing.power import unresolved
 from forsaken.auditing.result import Curve, Divergence, Interval, Number, Spread
 from forsaken.errors import InputError
 from forsaken.metrics import (
@@ -199,12 +200,9 @@ class Full:
         negatives = told.scores_retrained.size
         label = f"U-LiRA: true positives at {100 * share:g} % false ones"
         fixed: dict[str, Any] = {"direction": "lower", "n": _pairs(told), "unit": _PAIRS}
-        if negatives < 1 / share - 1e-9:
-            note = (
-                f"{negatives} pairs of the retrained models cannot tell a rate of {100 * share:g} %: that takes "
-                f"{1 / share:.0f}, more models or more samples"
-            )
-            return Number(name, label, None, note=note, **fixed)
+        few = unresolved(negatives, share, "pairs of the retrained models")
+        if few is not None:
+            return Number(name, label, None, note=few, **fixed)
         ours, before, retrained = values
         note = _note(interval)
         return Number(name, label, ours, interval=interval, retrained=retrained, before=before, note=note, **fixed)

@@ -13,7 +13,7 @@ from forsaken.data.samples import Samples
 from forsaken.errors import InputError, OracleError, UndefinedMetricError
 from forsaken.metrics import bootstrap_interval, catastrophic_forgetting_rate, forgetting_rate
 from forsaken.models.logits import posteriors
-from forsaken.oracles.shadow import OracleReport
+from forsaken.oracles.base import OracleReport
 
 Array = np.ndarray[Any, Any]
 

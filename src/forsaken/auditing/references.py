@@ -9,24 +9,21 @@ it has forgotten, its forgotten samples score like the others.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
 from forsaken._random import generator
-from forsaken.auditing.case import Case, labels_of, some
-from forsaken.auditing.curves import caught, curve
-from forsaken.auditing.power import powerless
+from forsaken.auditing.case import Case, some
+from forsaken.auditing.curves import curve
+from forsaken.auditing.power import powerless, unresolved
 from forsaken.auditing.result import Curve, Number
+from forsaken.auditing.trainings import trained
 from forsaken.data.samples import Samples, join
 from forsaken.errors import InputError
-from forsaken.metrics import bootstrap_interval, lira, margins, rmia, roc, separation, tpr_at
-from forsaken.models.ensemble import train_many
-from forsaken.models.logits import LogitModel, predict_logits
-from forsaken.models.train import Training
-from forsaken.types import Progress, Tick, silent
+from forsaken.metrics import bootstrap_interval, caught, lira, rmia, roc, separation
+from forsaken.types import Progress, silent
 
 Array = np.ndarray[Any, Any]
 
@@ -34,6 +31,7 @@ LEAST = 4  # references: two with and two without each candidate
 _SEEDS, _HALVES, _OTHERS = 65, 66, 67  # purposes of the seed
 _POPULATION = 500
 _DRAWS = 400
+_SHARE = 0.01  # of false positives
 STAGE = "train the references"
 
 
@@ -92,7 +90,8 @@ class References:
         base = np.arange(len(sets.remaining))
         rows = [np.concatenate([base, len(base) + np.flatnonzero(part)]) for part in inside]
         seen = tuple(
-            look(case, model, candidates, population) for model in _trained(case, data, rows, seeds, device, progress)
+            look(case, model, candidates, population)
+            for model in trained(case, data, rows, seeds, device=device, progress=progress, stage=STAGE)
         )
         return cls(case, candidates, len(forgotten), population, inside, seen)
 
@@ -133,21 +132,39 @@ class References:
                     retrained=float(np.mean([separation(*each) for each in usual])) if usual else None,
                     before=separation(*old),
                 ),
-                Number(
-                    f"{name}_tpr_1",
-                    f"{label}: true positives at 1 % false ones",
-                    tpr_at(roc(*scores), 0.01),
-                    "lower",
-                    **told,
-                    interval=bootstrap_interval(partial(caught, share=0.01), *scores, draws=_DRAWS, seed=case.seed),
-                    retrained=float(np.mean([tpr_at(roc(*each), 0.01) for each in usual])) if usual else None,
-                    before=tpr_at(roc(*self._split(before[name])), 0.01),
-                ),
+                self._caught(name, label, scores, old, usual, power),
             ]
             if name == "lira":
-                curves = [curve("unlearned", roc(*scores)), curve("doing nothing", roc(*self._split(before[name])))]
+                curves = [curve("unlearned", roc(*scores)), curve("doing nothing", roc(*old))]
                 curves += [curve("retrained", roc(*each)) for each in usual[:1]]
         return found, curves
+
+    def _caught(
+        self,
+        name: str,
+        label: str,
+        scores: tuple[Array, Array],
+        old: tuple[Array, Array],
+        usual: list[tuple[Array, Array]],
+        power: str | None,
+    ) -> Number:
+        def rate(inside: Array, outside: Array) -> float:
+            return caught(inside, outside, share=_SHARE)
+
+        note = power or unresolved(len(scores[1]), _SHARE, "samples never seen")
+        known = unresolved(len(scores[1]), _SHARE, "") is None
+        return Number(
+            f"{name}_tpr_1",
+            f"{label}: true positives at 1 % false ones",
+            rate(*scores) if note is None else None,
+            "lower",
+            n=len(scores[0]) + len(scores[1]),
+            unit="samples",
+            interval=bootstrap_interval(rate, *scores, draws=_DRAWS, seed=self.case.seed),
+            retrained=float(np.mean([rate(*each) for each in usual])) if usual and known else None,
+            before=rate(*old) if known else None,
+            note=note,
+        )
 
     def _split(self, scores: Array) -> tuple[Array, Array]:
         return scores[: self.forgotten], scores[self.forgotten :]
@@ -171,32 +188,10 @@ def halves(models: int, samples: int, draw: np.random.Generator) -> Array:
 
 def look(case: Case, model: Any, candidates: Samples, population: Samples) -> Seen:
     """Return a model's margins and the posteriors of the labels."""
-
-    def of(samples: Samples) -> Array:
-        logits = predict_logits(model, Samples(samples.inputs), forward=case.forward).double().numpy()
-        return np.asarray(margins(logits, labels_of(samples)))
-
-    own = of(candidates)
-    return Seen(own, _probability(own), _probability(of(population)))
+    own = case.margins(model, candidates)
+    return Seen(own, _probability(own), _probability(case.margins(model, population)))
 
 
 def _probability(phi: Array) -> Array:
     """Return p from its logit; never 0, which no ratio could take."""
     return np.asarray(np.maximum(1 / (1 + np.exp(-np.clip(phi, -700, 700))), 1e-300))
-
-
-def _trained(
-    case: Case, data: Samples, rows: list[Array], seeds: list[int], device: str | torch.device, progress: Progress
-) -> Any:
-    training = case.trained
-    if not isinstance(training, Training):
-        for at, (part, seed) in enumerate(zip(rows, seeds, strict=True)):
-            progress(Tick(STAGE, at, len(seeds)))
-            yield training(data.rows(part), seed)
-        progress(Tick(STAGE, len(seeds), len(seeds)))
-        return
-    build = case.build(training)
-    for chunk in train_many(
-        build, data, training.recipe, rows=rows, seeds=seeds, device=device, progress=progress, stage=STAGE
-    ):
-        yield from (model.model if isinstance(model, LogitModel) else model for model in chunk)

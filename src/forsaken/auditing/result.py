@@ -62,6 +62,8 @@ class Number:
     note: str | None = None
 
     def __post_init__(self) -> None:
+        if self.value is None:
+            object.__setattr__(self, "interval", None)  # there is no interval of nothing
         told = [self.value, self.retrained, self.before, *(self.interval or ()), *(self.floor or ())]
         if not all(one is None or math.isfinite(one) for one in told):
             raise InputError(f"{self.name} holds a number that is not finite: {told}; leave it out and say why")

@@ -56,8 +56,8 @@ def white_box(case: Case, progress: Progress = silent) -> list[Number]:
             inside[name][mine] = _scores(oracle, model, forget, mine, case)
             outside[name][theirs] = _scores(oracle, model, others, theirs, case)
     usual = [name for name in models if name.startswith("retrained")]
-    power = powerless((inside["before"], outside["before"]), case.seed)
     sides = {name: (_by_fold(inside[name]), _by_fold(outside[name])) for name in models}
+    power = powerless(sides["before"], case.seed, _area)
     verdicts = {name: values > WhiteBoxOracle.threshold for name, values in inside.items()}
     beside = [rate for name in usual if (rate := _rate(verdicts["before"], verdicts[name])) is not None]
     return [

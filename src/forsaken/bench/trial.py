@@ -16,7 +16,8 @@ from forsaken.data.scenario import Scenario
 from forsaken.data.scenarios.table import load_scenario
 from forsaken.models.fit import fit
 from forsaken.models.logits import posteriors
-from forsaken.oracles.shadow import OracleReport, ShadowOracle
+from forsaken.oracles.base import OracleReport
+from forsaken.oracles.shadow import ShadowOracle
 from forsaken.types import Progress, silent
 
 Array = np.ndarray[Any, Any]

@@ -18,7 +18,8 @@ from forsaken.jobs.settings import Job
 from forsaken.jobs.summary import by_class
 from forsaken.metrics import separation
 from forsaken.models.logits import Forward, posteriors
-from forsaken.oracles.shadow import OracleReport, ShadowOracle, top_posteriors
+from forsaken.oracles.base import OracleReport
+from forsaken.oracles.shadow import ShadowOracle, top_posteriors
 from forsaken.types import Progress, Tick
 
 Array = np.ndarray[Any, Any]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from forsaken._random import checked_seed
 from forsaken.data.samples import Samples
 from forsaken.errors import OracleError
 from forsaken.models.logits import Forward, posteriors
+from forsaken.oracles.base import Oracle, OracleReport
 
 if TYPE_CHECKING:
     import xgboost
@@ -26,41 +26,10 @@ if TYPE_CHECKING:
 _FORMAT = "forsaken.shadow-oracle"
 _VERSION = 1
 _TOP = 3  # posteriors that the trees see, or all where there are fewer classes
-_THRESHOLD = 0.5
 _TREES = 100
 _SETTINGS = {"max_depth": 4, "eta": 0.1, "objective": "binary:logistic", "nthread": 1}
 
 Array = np.ndarray[Any, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class OracleReport:
-    """How well an oracle tells members from non-members, on samples where the truth is known."""
-
-    accuracy: float
-    precision: float
-    recall: float
-    balanced_accuracy: float
-    members: int
-    nonmembers: int
-
-    @classmethod
-    def of(cls, inside: Array, outside: Array) -> OracleReport:
-        """Count the verdicts (true = member) on known members and known non-members."""
-        hits, alarms = int(inside.sum()), int(outside.sum())
-        recall, specificity = hits / len(inside), 1 - alarms / len(outside)
-        return cls(
-            accuracy=(hits + len(outside) - alarms) / (len(inside) + len(outside)),
-            precision=hits / (hits + alarms) if hits + alarms else 0.0,
-            recall=recall,
-            balanced_accuracy=(recall + specificity) / 2,
-            members=len(inside),
-            nonmembers=len(outside),
-        )
-
-    def to_dict(self) -> dict[str, float | int]:
-        """Return the numbers by name."""
-        return asdict(self)
 
 
 def top_posteriors(posterior: Array, count: int = _TOP) -> Array:
@@ -73,7 +42,7 @@ def top_posteriors(posterior: Array, count: int = _TOP) -> Array:
     return -np.sort(-posterior, axis=1)[:, :kept]
 
 
-class ShadowOracle:
+class ShadowOracle(Oracle):
     """Black-box membership oracle. Higher scores mean member.
 
     Examples
@@ -84,8 +53,6 @@ class ShadowOracle:
     >>> oracle.is_member(nn.Identity(), np.array([[0.0, 9.5, 0.0, 0.0]]))
     array([ True])
     """
-
-    threshold = _THRESHOLD
 
     def __init__(self, booster: xgboost.Booster, classes: int) -> None:
         self._booster = booster
@@ -154,18 +121,6 @@ class ShadowOracle:
             )
         scores = self._booster.predict(_trees().DMatrix(top_posteriors(posterior)))
         return np.asarray(scores, dtype=np.float64)
-
-    def is_member(self, model: object, samples: object, *, forward: Forward | None = None) -> Array:
-        """Return the verdicts, a boolean array; true = member."""
-        return self.score(model, samples, forward=forward) > self.threshold
-
-    def evaluate(
-        self, model: object, *, members: object, nonmembers: object, forward: Forward | None = None
-    ) -> OracleReport:
-        """Judge the oracle on samples of which the truth is known."""
-        inside = self.is_member(model, members, forward=forward)
-        outside = self.is_member(model, nonmembers, forward=forward)
-        return OracleReport.of(inside, outside)
 
     def evaluate_posteriors(self, members: Array, nonmembers: Array) -> OracleReport:
         """Judge the oracle on posteriors of which the truth is known."""

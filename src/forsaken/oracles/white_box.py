@@ -25,14 +25,13 @@ from forsaken._random import checked_seed, torch_seed
 from forsaken.errors import OracleError
 from forsaken.models.logits import Forward
 from forsaken.models.train import usable_device
+from forsaken.oracles.base import Oracle
 from forsaken.oracles.gradients import Factors
-from forsaken.oracles.shadow import OracleReport
 from forsaken.oracles.signals import Labels, Signals, join_signals, signals
 from forsaken.types import Progress, Tick, silent
 
 _FORMAT = "forsaken.white-box-oracle"
 _VERSION = "1"
-_THRESHOLD = 0.5
 _CODE = 10  # units of the encoder's output (the paper's appendix on the white-box oracle)
 _KERNELS, _HIDDEN, _WIDTH, _DROPOUT = 16, 64, 32, 0.2
 _FAR = 10.0  # standard deviations: what lies further out is no more telling
@@ -101,7 +100,7 @@ def _component(width: int) -> nn.Sequential:
     )
 
 
-class WhiteBoxOracle:
+class WhiteBoxOracle(Oracle):
     """White-box membership oracle of one model. Higher scores mean member.
 
     It looks at the loss, the label, and the outputs and gradients of the last layers, all in an order that does not
@@ -117,8 +116,6 @@ class WhiteBoxOracle:
     >>> oracle.encode(mlp((5, 8, 3)), outside).shape
     (40, 10)
     """
-
-    threshold = _THRESHOLD
 
     def __init__(self, network: nn.Module, shapes: Mapping[str, Sequence[Any]], *, layers: int, labels: Labels) -> None:
         self._network = network.eval()
@@ -190,18 +187,6 @@ class WhiteBoxOracle:
         """Return the encoder's ten units for each sample (n x 10, from 0 to 1), for a picture of what it sees."""
         network: Any = self._network
         return self._asked(lambda seen: network.encode(seen).double(), model, samples, forward)
-
-    def is_member(self, model: object, samples: object, *, forward: Forward | None = None) -> Array:
-        """Return the verdicts, a boolean array; true = member."""
-        return self.score(model, samples, forward=forward) > self.threshold
-
-    def evaluate(
-        self, model: object, *, members: object, nonmembers: object, forward: Forward | None = None
-    ) -> OracleReport:
-        """Judge the oracle on samples of which the truth is known, and which it was not fitted on."""
-        inside = self.is_member(model, members, forward=forward)
-        outside = self.is_member(model, nonmembers, forward=forward)
-        return OracleReport.of(inside, outside)
 
     def _asked(self, act: Any, model: object, samples: object, forward: Forward | None) -> Array:
         seen = signals(model, samples, "samples", layers=self.layers, labels=self.labels, forward=forward)

@@ -60,3 +60,7 @@ def test_a_damaged_audit_is_refused():
     del content["alarms"]
     with pytest.raises(InputError, match="damaged"):
         Audit.from_dict(content)
+
+
+def test_there_is_no_interval_of_a_number_that_is_not_there():
+    assert replace(AUDIT["u_lira_auc"], value=None).interval is None

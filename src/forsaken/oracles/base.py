@@ -1,0 +1,67 @@
+"""What every oracle is: a score a sample, a threshold, and verdicts made of both. HIGHER MEANS MEMBER."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, final
+
+import numpy as np
+
+from forsaken.models.logits import Forward
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class OracleReport:
+    """How well an oracle tells members from non-members, on samples where the truth is known."""
+
+    accuracy: float
+    precision: float
+    recall: float
+    balanced_accuracy: float
+    members: int
+    nonmembers: int
+
+    @classmethod
+    def of(cls, inside: Array, outside: Array) -> OracleReport:
+        """Count the verdicts (true = member) on known members and known non-members."""
+        hits, alarms = int(inside.sum()), int(outside.sum())
+        recall, specificity = hits / len(inside), 1 - alarms / len(outside)
+        return cls(
+            accuracy=(hits + len(outside) - alarms) / (len(inside) + len(outside)),
+            precision=hits / (hits + alarms) if hits + alarms else 0.0,
+            recall=recall,
+            balanced_accuracy=(recall + specificity) / 2,
+            members=len(inside),
+            nonmembers=len(outside),
+        )
+
+    def to_dict(self) -> dict[str, float | int]:
+        """Return the numbers by name."""
+        return asdict(self)
+
+
+class Oracle(ABC):
+    """Who seems to be remembered. Subclasses learn what a member looks like, and implement `score`."""
+
+    threshold: ClassVar[float] = 0.5
+
+    @abstractmethod
+    def score(self, model: object, samples: object, *, forward: Forward | None = None) -> Array:
+        """Return the probability of membership of each sample, a float64 array. Higher means member."""
+
+    @final
+    def is_member(self, model: object, samples: object, *, forward: Forward | None = None) -> Array:
+        """Return the verdicts, a boolean array; true = member."""
+        return self.score(model, samples, forward=forward) > self.threshold
+
+    @final
+    def evaluate(
+        self, model: object, *, members: object, nonmembers: object, forward: Forward | None = None
+    ) -> OracleReport:
+        """Judge the oracle on samples of which the truth is known, and which it was not fitted on."""
+        inside = self.is_member(model, members, forward=forward)
+        outside = self.is_member(model, nonmembers, forward=forward)
+        return OracleReport.of(inside, outside)
