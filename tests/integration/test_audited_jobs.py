@@ -88,7 +88,7 @@ def test_an_audit_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.M
     assert 0 < len(first) < 16, "four originals, as many unlearned, and eight retrained models"
     assert not (job.parent / "forgotten" / "audit.json").exists()
     trained: list[int] = []
-    import forsaken.auditing.ensembles as place
+    import forsaken.auditing.trainings as place
 
     real = place.train_many
 
