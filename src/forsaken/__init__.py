@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from forsaken.oracles.shadow import ShadowOracle
     from forsaken.oracles.white_box import WhiteBoxOracle
     from forsaken.recipe import Network, Recipe
+    from forsaken.references.table import References
     from forsaken.types import Tick
     from forsaken.unlearning.base import Details, Step, Unlearned, Unlearner
     from forsaken.unlearning.call import unlearn
@@ -43,6 +44,7 @@ _HOMES = {
     "OracleReport": "oracles.base",
     "Recipe": "recipe",
     "Records": "data.records",
+    "References": "references.table",
     "Scenario": "data.scenario",
     "ShadowOracle": "oracles.shadow",
     "Step": "unlearning.base",
@@ -72,6 +74,7 @@ __all__ = [
     "OracleReport",
     "Recipe",
     "Records",
+    "References",
     "Scenario",
     "ShadowOracle",
     "Step",

@@ -19,6 +19,7 @@ __all__ = [
     "MaskError",
     "ModelError",
     "NonFiniteError",
+    "NotHeldOutError",
     "NothingForgottenError",
     "OracleError",
     "OutputError",
@@ -48,6 +49,20 @@ class OverlapError(InputError):
     ----------
     rows : tuple of int
         The rows of the offending set to leave out.
+    """
+
+    def __init__(self, message: str, rows: Sequence[int]) -> None:
+        super().__init__(message)
+        self.rows = tuple(rows)
+
+
+class NotHeldOutError(InputError):
+    """Samples that no reference model is known to have been kept from.
+
+    Attributes
+    ----------
+    rows : tuple of int
+        Which of the samples.
     """
 
     def __init__(self, message: str, rows: Sequence[int]) -> None:

@@ -14,7 +14,19 @@ import forsaken
 
 ROOT = Path(forsaken.__file__).parent
 # From the top down; a room imports from itself and from rooms above it.
-ROOMS = ["", "data", "models", "metrics", "oracles", "unlearning", "auditing", "federated", "jobs", "bench"]
+ROOMS = [
+    "",
+    "data",
+    "models",
+    "metrics",
+    "oracles",
+    "references",
+    "unlearning",
+    "auditing",
+    "federated",
+    "jobs",
+    "bench",
+]
 ROOMS += ["report", "cli"]
 FILES = sorted(ROOT.rglob("*.py"))
 

@@ -8,15 +8,14 @@ from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
-from torch import Tensor, nn
+from torch import nn
 
-from forsaken._random import torch_seed
-from forsaken.data.nest import leaves, shape_of
+from forsaken.data.nest import shape_of
 from forsaken.data.samples import Samples, join
 from forsaken.errors import InputError, SettingsError
 from forsaken.metrics import margins
 from forsaken.models.linear import LinearModel
-from forsaken.models.logits import Forward, LogitModel, as_module, predict_logits
+from forsaken.models.logits import Forward, as_module, called_plainly, predict_logits
 from forsaken.models.train import Training
 from forsaken.oracles.shadow import ShadowOracle
 from forsaken.unlearning.base import Unlearner
@@ -162,13 +161,7 @@ class Case:
 
     def build(self, training: Training) -> Callable[[], nn.Module]:
         """Return what builds a network that is trained here: one that is called with a tensor and returns logits."""
-        plain = self.forward is None and plain_input(self.sets.forget)
-        if plain:
-            with torch_seed(0):
-                network = training.build()
-            some_logits = network.eval()(LogitModel(network).place(self.sets.forget.rows([0]).inputs))
-            plain = isinstance(some_logits, Tensor) and some_logits.dim() == 2 and some_logits.shape[1] > 1
-        return training.build if plain else lambda: LogitModel(training.build(), self.forward)
+        return called_plainly(training.build, self.sets.forget, self.forward)
 
     def seen(self, model: Any, samples: Samples) -> tuple[Array, Array]:
         """Return how far a model is on the side of each sample's label, in float64, and where it answers with it."""
@@ -208,11 +201,6 @@ def some(samples: Samples, most: int, draw: np.random.Generator) -> Samples:
     if len(samples) <= most:
         return samples
     return samples.rows(np.sort(draw.permutation(len(samples))[:most]))
-
-
-def plain_input(samples: Samples) -> bool:
-    """Return whether the inputs are one tensor, as `train` hands them to a network."""
-    return len(leaves(samples.inputs)) == 1 and not isinstance(samples.inputs, dict | tuple)
 
 
 def as_models(retrained: object) -> tuple[Any, ...]:

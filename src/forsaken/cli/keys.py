@@ -22,7 +22,7 @@ def new_record(file: File, as_json: AsJson = False) -> None:
 
     Example: forsaken keys new-record records.key
     """
-    from forsaken.jobs.keys import new_record_key, write_record_key
+    from forsaken._keys import new_record_key, write_record_key
 
     write_record_key(file, new_record_key())
     if as_json:

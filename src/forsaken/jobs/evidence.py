@@ -15,8 +15,10 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
+from forsaken._keys import read_record_key
 from forsaken.auditing.case import Train
 from forsaken.data.nest import leaves
+from forsaken.data.record_hashes import record_hashes
 from forsaken.data.records import Records
 from forsaken.data.samples import Samples
 from forsaken.errors import DataNotFoundError, InputError
@@ -28,8 +30,6 @@ from forsaken.jobs.formats.estimator import EstimatorFile
 from forsaken.jobs.formats.table import load_model
 from forsaken.jobs.hashes import settings_hash
 from forsaken.jobs.judge import oracle_of
-from forsaken.jobs.keys import read_record_key
-from forsaken.jobs.record_hashes import record_hashes
 from forsaken.jobs.rows import STRANGERS, Reader
 from forsaken.jobs.sets import Sets, prepared_for, read_sets
 from forsaken.jobs.settings import Job

@@ -1,57 +1,20 @@
-"""Keys: the secret behind the hashes of records, and the pair that signs certificates."""
+"""The pair of keys that signs certificates. The secret behind the hashes of records is in `forsaken._keys`."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-import re
-import secrets
 from pathlib import Path
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from forsaken._files import write_atomically
+from forsaken._keys import content_of, taken, write_new
 from forsaken.errors import OutputError, SettingsError
 
-KEY_BYTES = 32
 PASSPHRASE = "FORSAKEN_PASSPHRASE"  # noqa: S105 (the name of the variable, not its value)
-_LARGEST = 2**16  # bytes; a key is a few hundred
 _NEW_SIGNING = "make one with: forsaken keys new-signing FILE"
-_NEW_RECORD = "make one with: forsaken keys new-record FILE"
-
-
-def new_record_key() -> bytes:
-    """Return 32 random bytes, the key of the keyed hashes of records."""
-    return secrets.token_bytes(KEY_BYTES)
-
-
-def read_record_key(path: str | os.PathLike[str]) -> bytes:
-    """Read a record key: a text file of 64 hexadecimal digits."""
-    text = _content(Path(path), _NEW_RECORD).strip()
-    if not re.fullmatch(rb"[0-9a-fA-F]{64}", text):
-        # Never the text itself: it may be another secret.
-        raise SettingsError(
-            f"{path} is no record key, expected a text file of 64 hexadecimal digits and nothing else; {_NEW_RECORD}"
-        )
-    return bytes.fromhex(text.decode())
-
-
-def write_record_key(path: str | os.PathLike[str], key: bytes) -> Path:
-    """Write a record key that only its owner may read; a file that is there is never overwritten."""
-    return _write_new(Path(path), key.hex().encode() + b"\n", private=True)
-
-
-def key_warning(path: str | os.PathLike[str]) -> str | None:
-    """Return a sentence of warning if others than the owner may read the secret key in a file."""
-    try:
-        mode = Path(path).stat().st_mode
-    except OSError:
-        return None
-    if os.name != "posix" or not mode & 0o077:
-        return None
-    return f"The key {path} can be read by others than its owner; run: chmod 600 {path}"
 
 
 def new_signing_key() -> Ed25519PrivateKey:
@@ -69,7 +32,7 @@ def read_signing_key(path: str | os.PathLike[str], passphrase: bytes | None = No
     passphrase : bytes, optional
         Opens an encrypted key; by default the environment variable FORSAKEN_PASSPHRASE.
     """
-    pem = _content(Path(path), _NEW_SIGNING)
+    pem = content_of(Path(path), _NEW_SIGNING)
     if b"-----BEGIN PUBLIC KEY-----" in pem:
         raise SettingsError(f"{path} holds a public key, expected the private one that signs; give that file")
     locked = b"-----BEGIN ENCRYPTED PRIVATE KEY-----" in pem
@@ -88,7 +51,7 @@ def read_signing_key(path: str | os.PathLike[str], passphrase: bytes | None = No
 
 def read_public_key(path: str | os.PathLike[str]) -> Ed25519PublicKey:
     """Read an Ed25519 public key in PEM, as ``openssl pkey -pubout`` writes it."""
-    pem = _content(Path(path), "ask whoever signs for it")
+    pem = content_of(Path(path), "ask whoever signs for it")
     if b"PRIVATE KEY-----" in pem:
         raise SettingsError(
             f"{path} holds a private key, expected the public one; write it with: openssl pkey -in {path} -pubout"
@@ -116,13 +79,13 @@ def write_signing_keys(path: str | os.PathLike[str], key: Ed25519PrivateKey) -> 
     public = private.with_name(private.name + ".pub")
     for goal in (private, public):
         if os.path.lexists(goal):
-            raise _taken(goal)
+            raise taken(goal)
     opener = _passphrase()
     lock = serialization.BestAvailableEncryption(opener) if opener else serialization.NoEncryption()
     pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, lock)
-    _write_new(private, pem, private=True)
+    write_new(private, pem, private=True)
     try:
-        _write_new(public, public_key_text(key).encode(), private=False)
+        write_new(public, public_key_text(key).encode(), private=False)
     except OutputError:
         private.unlink(missing_ok=True)  # half a pair would stand in the way of the next try
         raise
@@ -148,37 +111,3 @@ def _passphrase() -> bytes | None:
 
 def _kind(key: object) -> str:
     return type(key).__name__.lstrip("_").removesuffix("PrivateKey").removesuffix("PublicKey")
-
-
-def _content(path: Path, remedy: str) -> bytes:
-    try:
-        with path.open("rb") as file:
-            content = file.read(_LARGEST + 1)
-    except FileNotFoundError as error:
-        raise SettingsError(f"no key file {path}; check the path, or {remedy}") from error
-    except (OSError, ValueError) as error:
-        reason = (error.strerror if isinstance(error, OSError) else None) or "no file can be called so"
-        raise SettingsError(f"the key file {path} cannot be read ({reason}); check the path") from error
-    if len(content) > _LARGEST:
-        raise SettingsError(f"{path} is larger than any key; check the path, or {remedy}")
-    return content
-
-
-def _write_new(path: Path, content: bytes, *, private: bool) -> Path:
-    try:
-        # Taking the name first makes sure that a file of somebody else is never replaced.
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666))
-    except FileExistsError as error:
-        raise _taken(path) from error
-    except (OSError, ValueError) as error:
-        reason = (error.strerror if isinstance(error, OSError) else None) or "no file can be called so"
-        raise OutputError(f"cannot write {path}: {reason}; does its folder exist?") from error
-    try:
-        return write_atomically(path, content, private=private)
-    except OutputError:
-        path.unlink(missing_ok=True)
-        raise
-
-
-def _taken(path: Path) -> OutputError:
-    return OutputError(f"{path} is there already, and a key is never overwritten; give another name, or move it away")

@@ -6,9 +6,10 @@ import sys
 import time
 from typing import Any
 
+from forsaken._keys import read_record_key
 from forsaken.jobs.chain import find_previous
 from forsaken.jobs.judge import PARTS, STAGE, Views, doubts, look, numbers
-from forsaken.jobs.keys import read_record_key, read_signing_key
+from forsaken.jobs.keys import read_signing_key
 from forsaken.jobs.preparing import Prepared, prepare_job, unlearn_prepared
 from forsaken.jobs.settings import Job
 from forsaken.models.logits import as_module

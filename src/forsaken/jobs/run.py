@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 
 from forsaken._files import write_atomically
+from forsaken._keys import key_warning, new_record_key, read_record_key, write_record_key
+from forsaken.data.record_hashes import record_hashes
 from forsaken.data.records import Records
 from forsaken.errors import ForsakenError, OutputError, SettingsError
 from forsaken.jobs.certificate import FILE as CERTIFICATE
@@ -22,9 +24,8 @@ from forsaken.jobs.cleanup import clean
 from forsaken.jobs.files import ARRAYS, KIND, MASK, RECORD_KEY, RESULT, SCHEMA, weights_name
 from forsaken.jobs.formats.table import load_model
 from forsaken.jobs.judge import STAGE, Views, doubts, look, numbers
-from forsaken.jobs.keys import key_warning, new_record_key, read_record_key, read_signing_key, write_record_key
+from forsaken.jobs.keys import read_signing_key
 from forsaken.jobs.preparing import Prepared, prepare_job, unlearn_prepared
-from forsaken.jobs.record_hashes import record_hashes
 from forsaken.jobs.sets import Sets, prepared_for
 from forsaken.jobs.settings import Job
 from forsaken.jobs.statements import Weights

@@ -140,7 +140,7 @@ def check_records(certificate: Certificate, records: Path | None, key: bytes | N
     if stated.read_as is None:
         return Check("records", None, "the forgotten ones were not read from a file, so a file cannot be compared")
     # Imported where it is used: the other checks need neither data nor torch, and are quick without them.
-    from forsaken.jobs.record_hashes import record_hashes  # noqa: PLC0415
+    from forsaken.data.record_hashes import record_hashes  # noqa: PLC0415
 
     known = set(stated.hmac_sha256)
     hashes = record_hashes(_read_as(records, stated.read_as), key)

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from forsaken._random import torch_seed
 from forsaken.data.nest import Nest, leaves, map_nest, shape_of
 from forsaken.data.samples import Samples
 from forsaken.errors import ForsakenError, ModelError, NonFiniteError
@@ -115,6 +116,28 @@ def as_module(model: object) -> nn.Module:
         f"the model is of type {type(model).__name__}, expected a torch.nn.Module or an estimator; load a state dict "
         "into its module first"
     )
+
+
+def called_plainly(
+    build: Callable[[], nn.Module], samples: Samples, forward: Forward | None
+) -> Callable[[], nn.Module]:
+    """Return what builds a network as `train` calls it: with the inputs as they are, for logits of two classes or more.
+
+    That is `build` itself, where its networks are so on such samples, and otherwise `build` with an adapter.
+    """
+    plain = forward is None and plain_input(samples)
+    if plain:
+        with torch_seed(0):
+            network = build()
+        with torch.no_grad():
+            found = network.eval()(LogitModel(network).place(samples.rows([0]).inputs))
+        plain = isinstance(found, Tensor) and found.dim() == 2 and found.shape[1] > 1
+    return build if plain else lambda: LogitModel(build(), forward)
+
+
+def plain_input(samples: Samples) -> bool:
+    """Return whether the inputs are one tensor, as `train` hands them to a network."""
+    return not isinstance(samples.inputs, dict | tuple)
 
 
 def predict_logits(

@@ -27,13 +27,14 @@ from forsaken.models.logits import Forward, as_module, evaluation
 from forsaken.models.train import Training
 from forsaken.models.weights import changed_share, fingerprint
 from forsaken.progress import reporter
+from forsaken.references.table import References
 from forsaken.types import Progress
 from forsaken.unlearning.forsaken.mask import Mask
 from forsaken.unlearning.request import Request
 from forsaken.unlearning.settings import check
 
 M = TypeVar("M")
-_OF_THE_CALL = ("forget", "forward", "progress", "reference", "retain", "seed", "targets", "training")
+_OF_THE_CALL = ("forget", "forward", "progress", "reference", "references", "retain", "seed", "targets", "training")
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +203,7 @@ class Unlearner(ABC):
         retain: object = None,
         *,
         targets: object = None,
+        references: References | None = None,
         training: Training | None = None,
         forward: Forward | None = None,
         seed: int = 0,
@@ -217,6 +219,7 @@ class Unlearner(ABC):
                 reference,
                 retain,
                 targets=targets,
+                references=references,
                 training=training,
                 forward=forward,
                 seed=seed,

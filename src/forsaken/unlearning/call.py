@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from forsaken.models.logits import Forward
 from forsaken.models.train import Training
+from forsaken.references.table import References
 from forsaken.types import Progress
 from forsaken.unlearning.base import Unlearned
 from forsaken.unlearning.table import build
@@ -21,6 +22,7 @@ def unlearn(
     *,
     method: str = "forsaken",
     targets: object = None,
+    references: References | None = None,
     training: Training | None = None,
     forward: Forward | None = None,
     seed: int = 0,
@@ -47,6 +49,9 @@ def unlearn(
         A name of `forsaken.METHODS`.
     targets : array, shape (|D|, classes), optional
         Logits that a model which never saw the samples would give them, sample by sample.
+    references : References, optional
+        A table of such logits for all of the training data, made once by `forsaken.References.fit`. The method then
+        goes by ``target="out-of-fold"``, with the settings that are best for it, unless you say otherwise.
     training : Training, optional
         How the model came about (network, recipe, device), for methods that train again, such as "retrain".
     forward : callable, optional
@@ -73,13 +78,14 @@ def unlearn(
     >>> bool(result.model(x[:1]).softmax(1).max() < model(x[:1]).softmax(1).max())
     True
     """
-    chosen = build(method, settings)
+    chosen = build(method, settings, references=references is not None)
     return chosen(
         model,
         forget,
         reference,
         retain,
         targets=targets,
+        references=references,
         training=training,
         forward=forward,
         seed=seed,

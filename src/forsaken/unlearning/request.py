@@ -14,6 +14,7 @@ from forsaken.data.samples import Samples
 from forsaken.errors import InputError, OverlapError
 from forsaken.models.logits import Forward
 from forsaken.models.train import Training
+from forsaken.references.table import References
 from forsaken.types import Progress, silent
 
 
@@ -31,6 +32,8 @@ class Request:
         D_0, a very small part of the training data that must not be forgotten.
     targets : object
         Logits for D, sample by sample, or None.
+    references : References or None
+        What models that never saw a sample say about it.
     training : Training or None
         How the model came about, for methods that train again.
     forward : callable or None
@@ -45,6 +48,7 @@ class Request:
     reference: Samples | None = None
     retain: Samples | None = None
     targets: object = None
+    references: References | None = None
     training: Training | None = None
     forward: Forward | None = None
     seed: int = 0
@@ -64,6 +68,7 @@ class Request:
         retain: object = None,
         *,
         targets: object = None,
+        references: References | None = None,
         training: Training | None = None,
         forward: Forward | None = None,
         seed: int = 0,
@@ -76,6 +81,11 @@ class Request:
         References may be unrelated public data with labels of their own, so theirs are read only if `reference_labels`.
         """
         start = checked_seed(seed)
+        if references is not None and not isinstance(references, References):
+            raise InputError(
+                f"references is of type {type(references).__name__}, expected a table that forsaken.References.fit "
+                "made; samples that the model never saw go into reference="
+            )
         if targets is not None and isinstance(forget, DataLoader) and not isinstance(forget.sampler, SequentialSampler):
             raise InputError(
                 "targets follow the order of the forget samples, but their loader shuffles; give a loader with "
@@ -91,6 +101,7 @@ class Request:
             reference=None if reference is None else samples(reference, "reference"),
             retain=None if retain is None else samples(retain, "retain"),
             targets=targets,
+            references=references,
             training=training,
             forward=forward,
             seed=start,

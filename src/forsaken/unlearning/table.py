@@ -10,6 +10,7 @@ from forsaken.unlearning.base import Unlearner
 from forsaken.unlearning.ct import Ct
 from forsaken.unlearning.do_nothing import DoNothing
 from forsaken.unlearning.fine_tune import FineTune
+from forsaken.unlearning.forsaken.aims import OUT_OF_FOLD
 from forsaken.unlearning.forsaken.method import Forsaken
 from forsaken.unlearning.gradient_ascent import GradientAscent
 from forsaken.unlearning.l1_sparse import L1Sparse
@@ -45,8 +46,13 @@ METHODS: dict[str, type[Unlearner]] = {
 }
 
 
-def build(name: str, settings: dict[str, Any]) -> Unlearner:
-    """Return the method called `name` with these settings."""
+def build(name: str, settings: dict[str, Any], *, references: bool = False) -> Unlearner:
+    """Return the method called `name` with these settings.
+
+    Where there are `references`, Forsaken goes by them unless the settings name another target.
+    """
     if not isinstance(name, str) or name not in METHODS:
         raise UnknownNameError("method", name, METHODS)
+    if references and METHODS[name] is Forsaken and settings.get("target", OUT_OF_FOLD) == OUT_OF_FOLD:
+        return Forsaken.out_of_fold(**settings)
     return METHODS[name](**settings)

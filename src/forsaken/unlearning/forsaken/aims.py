@@ -14,7 +14,10 @@ from forsaken.errors import InputError, ModelError, SettingsError
 from forsaken.unlearning.forsaken import targets
 from forsaken.unlearning.request import Request
 
-TARGETS = ("class-mean", "corrected", "uniform")
+OUT_OF_FOLD = "out-of-fold"
+CLAIMED = "out-of-fold, claimed"
+BY_REFERENCES = (OUT_OF_FOLD, CLAIMED)
+TARGETS = ("class-mean", "corrected", OUT_OF_FOLD, "uniform")
 _NEGLIGIBLE = 1e-6  # a distance at which a sample stands at its target, for want of references to compare with
 _DOUBT = 0.25  # at most this share of the references' spread counts as chance, however few samples are to be forgotten
 
@@ -28,7 +31,7 @@ class Aim:
     Attributes
     ----------
     name : str
-        The target's name; "given" for targets handed in.
+        The target's name; "given" for targets handed in, `CLAIMED` for references of which some are.
     logits : Tensor, shape (|D|, p), float64
         Centred target logits.
     memorised : bool
@@ -102,6 +105,15 @@ def aim(kind: str, distance: Distance, request: Request, logits: Callable[[Sampl
     if request.targets is not None:
         wanted = targets.given(request.targets, count, classes)
         return _without_references("given", distance, now, wanted)
+    if kind == OUT_OF_FOLD:
+        if request.references is None:
+            raise SettingsError(
+                f'target="{kind}" needs the logits of models that never saw the samples; give references= (made once '
+                "by forsaken.References.fit), or hand in targets="
+            )
+        wanted = targets.given(request.references.logits(request.forget), count, classes)
+        handed_in = request.references.claimed_among(request.forget)
+        return _without_references(CLAIMED if handed_in else kind, distance, now, wanted)
     if kind == "uniform":
         wanted = targets.uniform(count, classes)
         return _without_references(kind, distance, now, wanted)

@@ -44,6 +44,18 @@ CLAIMS = {
         "A model that never saw them would hardly be so undecided, so the indecision itself gives them away. "
         f"{_ATTACK}",
     ),
+    "out-of-fold": Claim(
+        "out-of-fold",
+        f"{_AIM} each forgotten sample is answered as a model answered it that was trained like this one and never saw "
+        "it: what retraining would do, sample by sample.",
+        "That model also lacked other rows of its fold, and it had seen what was forgotten since the table was made. "
+        "Whether attacks can tell the result from retraining is for forsaken audit to measure.",
+    ),
+    "out-of-fold, claimed": Claim(
+        "out-of-fold, claimed",
+        f"{_AIM} each forgotten sample is answered as the references say that were handed in for it.",
+        "That the models behind them never saw the samples is the word of whoever handed them in.",
+    ),
     "given": Claim(
         "given",
         f"{_AIM} the forgotten samples are answered as the targets that were handed in say, sample by sample.",

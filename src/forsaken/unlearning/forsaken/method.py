@@ -42,11 +42,12 @@ class Forsaken(Unlearner):
 
     Parameters
     ----------
-    target : {"class-mean", "corrected", "uniform"}
+    target : {"class-mean", "corrected", "out-of-fold", "uniform"}
         Where the posteriors of the forgotten samples should go. "class-mean": the mean posterior of the references that
         the model puts into the same class. "corrected": that of the references of the sample's true class, for
-        poisoned samples; references and forget samples come with true labels. "uniform": 1/p in every class. Targets
-        handed in sample by sample (``targets=`` of the call) come before it.
+        poisoned samples; references and forget samples come with true labels. "out-of-fold": for each sample what a
+        model said that never saw it (``references=`` of the call); `out_of_fold` has the settings for it. "uniform":
+        1/p in every class. Targets handed in sample by sample (``targets=`` of the call) come before it.
     distance : {"logits", "kl", "kl-reverse"}
         The mean squared distance of centred logits; KL(P ‖ posterior), the paper's; KL(posterior ‖ P).
     penalty : float
@@ -91,7 +92,7 @@ class Forsaken(Unlearner):
         summary="a sparse mask gradient moves the forgotten samples to where non-members are",
         paper='Liu et al., "Learn to Forget: Machine Unlearning via Neuron Masking", and beyond it',
         needs=("forget", "reference (target class-mean or corrected)"),
-        uses=("retain",),
+        uses=("retain", "references (target out-of-fold)"),
     )
 
     target: str = choice("class-mean", "where the answers on the forgotten samples should go", aims.TARGETS)
@@ -114,8 +115,8 @@ class Forsaken(Unlearner):
 
     def problems(self, found: Problems) -> None:
         """Note what one setting alone does not show."""
-        if self.stop == "calibrated" and self.target == "uniform":
-            found.add('stop="calibrated" needs references to calibrate on, so a target other than "uniform"')
+        if self.stop == "calibrated" and self.target in (aims.OUT_OF_FOLD, "uniform"):
+            found.add(f'stop="calibrated" needs reference samples to calibrate on, and target="{self.target}" has none')
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -139,6 +140,11 @@ class Forsaken(Unlearner):
             stop="none",
         )
 
+    @classmethod
+    def out_of_fold(cls, **changes: Any) -> Forsaken:
+        """Return the configuration for references, with `changes`: benchmarks/out_of_fold.py found its settings."""
+        return cls(**{"target": aims.OUT_OF_FOLD, "penalty": 3e-4, **changes})
+
     def needs_reference_labels(self, *, retain: bool, targets: bool) -> bool:
         """Return whether the target or the importance needs the references' labels."""
         return (self.target == "corrected" and not targets) or (self.importance == "loss" and not retain)
@@ -157,6 +163,10 @@ class Forsaken(Unlearner):
         aim = aims.aim(self.target, DISTANCES[self.distance], request, logits)
         facts: dict[str, Any] = {"target": aim.name, "distance_before": aim.before, "calibrated": aim.bound}
         notes = list(aim.notes)
+        if request.references is not None and aim.name in aims.BY_REFERENCES:
+            facts["references"] = request.references.about()
+        elif request.references is not None:
+            notes.append(f"the references were not used: the target is {aim.name}")
         if not aim.memorised:
             notes.append(
                 "nothing was changed: the forget samples are no nearer to memorised than the references are (for "

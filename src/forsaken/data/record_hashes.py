@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from forsaken._keys import KEY_BYTES
 from forsaken.data.nest import leaves
 from forsaken.data.records import Array, Records
 from forsaken.data.samples import Samples
 from forsaken.errors import SettingsError
-from forsaken.jobs.keys import KEY_BYTES
 
 
 def record_hashes(content: Records | Samples, key: bytes) -> list[str]:
@@ -29,10 +29,10 @@ def record_hashes(content: Records | Samples, key: bytes) -> list[str]:
     content : Records or Samples
         Records as they were read from a file, or the inputs of a model.
     key : bytes
-        The 32 bytes of a record key; see `forsaken.jobs.keys`.
+        The 32 bytes of a record key; ``forsaken keys new-record`` makes one.
     """
     if len(key) != KEY_BYTES:
-        raise SettingsError(f"a record key of {len(key)} bytes, expected {KEY_BYTES}; make one with new_record_key()")
+        raise SettingsError(f"a record key of {len(key)} bytes, expected {KEY_BYTES}; take random ones")
     messages = _of_samples(content) if isinstance(content, Samples) else _of_records(content)
     return [hmac.digest(key, message, "sha256").hex() for message in messages]
 

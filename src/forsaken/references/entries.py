@@ -1,0 +1,86 @@
+"""The rows of a table of references: hashes, folds and logits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from forsaken.references.keys import as_keys
+
+Array = np.ndarray[Any, Any]
+
+CLAIMED = -1  # the fold of a row whose logits somebody handed in
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """What is known of each row of the training data, in their order.
+
+    Attributes
+    ----------
+    content : bytes, shape (n, 32)
+        The keyed hash of each row.
+    groups : bytes, shape (n, 32), or None
+        The keyed hash of each row's group.
+    fold : int array, shape (n,)
+        In which fold it was held out; `CLAIMED` where that is somebody's word.
+    logits : Tensor, shape (n, classes), float32
+        What the model that never saw it says.
+    places : dict
+        The first row of each content.
+    """
+
+    content: Array
+    groups: Array | None
+    fold: Array
+    logits: Tensor
+    places: dict[bytes, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        first: dict[bytes, int] = {}
+        for at, key in enumerate(as_keys(self.content)):
+            first.setdefault(key, at)
+        object.__setattr__(self, "places", first)
+
+    def copies_of(self, places: Array) -> Array:
+        """Return all rows that have the content of the rows at `places`."""
+        wanted = set(as_keys(self.content[places]))
+        return np.flatnonzero([key in wanted for key in as_keys(self.content)])
+
+    def without(self, rows: Array) -> Entries:
+        """Return the other rows."""
+        left = np.ones(len(self.fold), dtype=bool)
+        left[rows] = False
+        groups = None if self.groups is None else self.groups[left]
+        return Entries(self.content[left], groups, self.fold[left], self.logits[torch.from_numpy(left)].clone())
+
+    def joined(self, other: Entries) -> Entries:
+        """Return these rows and then the other ones."""
+        groups = None if self.groups is None or other.groups is None else np.concatenate([self.groups, other.groups])
+        return Entries(
+            np.concatenate([self.content, other.content]),
+            groups,
+            np.concatenate([self.fold, other.fold]),
+            torch.cat([self.logits, other.logits]),
+        )
+
+    def fold_for(self, content: Array, groups: Array | None, folds: int) -> Array:
+        """Return a fold for each new row: its group's, or that of the fewest rows; copies go together."""
+        sizes = np.bincount(self.fold[(self.fold >= 0) & (self.fold < folds)], minlength=folds)
+        known: dict[bytes, int] = {}
+        if self.groups is not None:
+            known |= dict(zip(as_keys(self.groups), self.fold.tolist(), strict=True))
+        chosen = []
+        names = as_keys(content if groups is None else groups)
+        for name, row in zip(names, as_keys(content), strict=True):
+            fold = known.get(name, known.get(row))
+            if fold is None or not 0 <= fold < folds:
+                fold = int(sizes.argmin())
+            known[name] = known[row] = fold
+            sizes[fold] += 1
+            chosen.append(fold)
+        return np.array(chosen, dtype=np.int64)

@@ -1,0 +1,317 @@
+"""`forsaken.References`: for every row of the training data, the logits of a model that never saw it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from forsaken._keys import KEY_BYTES, new_record_key
+from forsaken._random import checked_seed
+from forsaken.data.samples import Samples
+from forsaken.errors import NotHeldOutError, SettingsError
+from forsaken.models.logits import Forward
+from forsaken.models.train import Training
+from forsaken.progress import reporter
+from forsaken.references import extending, store
+from forsaken.references.entries import CLAIMED, Entries
+from forsaken.references.fitting import CrossFit, Train
+from forsaken.references.folds import deal
+from forsaken.references.handed import answers, as_given
+from forsaken.references.keys import as_keys, group_hashes, row_hashes
+from forsaken.references.origin import Costs, Origin
+from forsaken.types import Progress
+
+Array = np.ndarray[Any, Any]
+Unlearn: TypeAlias = Callable[[Any, Samples, Tensor], Any]
+"""Makes a kept model forget: ``(model, samples, their out-of-fold logits) -> model``."""
+
+
+@dataclass(slots=True, repr=False)
+class References:
+    """A table of out-of-fold logits, made once, which serves every later request to forget. See `fit`.
+
+    Rows are known by a hash under `key`; the table holds neither samples nor labels. A row's own logits carry no trace
+    of whether it was trained on, but a trace of the other rows: keep the table as the training data are kept.
+
+    Attributes
+    ----------
+    entries : Entries
+        Hashes, folds and logits, row by row.
+    key : bytes
+        The secret behind the hashes.
+    origin : Origin
+        How it came about.
+    models : tuple
+        The models of the folds, where they were kept.
+    forgotten : int
+        How many rows were taken out so far.
+    owed : int
+        Of these, how many the kept models still remember.
+    """
+
+    entries: Entries
+    key: bytes = field(repr=False)
+    origin: Origin
+    models: tuple[Any, ...] = ()
+    forgotten: int = 0
+    owed: int = 0
+    forward: Forward | None = None
+
+    @classmethod
+    def fit(
+        cls,
+        train: Training | Train,
+        data: object,
+        folds: int = 4,
+        groups: Sequence[Any] | None = None,
+        steps: int | None = None,
+        seed: int = 0,
+        *,
+        keep_models: bool = False,
+        key: bytes | None = None,
+        forward: Forward | None = None,
+        engine: str = "local",
+        workers: int | None = None,
+        folder: str | os.PathLike[str] | None = None,
+        progress: bool | Progress = False,
+    ) -> References:
+        """Train one model for each fold without it, and note what it says about the fold's rows.
+
+        Parameters
+        ----------
+        train : callable or Training
+            ``train(rows, steps, seed)`` returns a model like the target, trained on these rows of `data`; or how the
+            target was trained, ``forsaken.Training(build, recipe)``: then networks are trained many at a time.
+        data : inputs, or pair (inputs, labels)
+            Everything that the target was trained on, in the form in which it will be asked to forget.
+        folds : int
+            K, how many models are trained, each without 1/K of the data.
+        groups : sequence, optional
+            Whose each row is (a person, a source), as names or numbers: rows of one group share a fold. Without it
+            every row is on its own; rows of equal content always share a fold.
+        steps : int, optional
+            How many steps each training takes. Give the target's: with fewer, models are less confident than the
+            target is. A `Training` takes the target's by itself.
+        seed : int
+            Decides the folds and the trainings. It must differ from the target's own.
+        keep_models : bool
+            Keep the models for `extend`. They remember rows, and must forget too.
+        key : bytes, optional
+            32 bytes behind the hashes of rows; new ones by default.
+        forward : callable, optional
+            See `forsaken.unlearn`.
+        engine, workers
+            "local", "ray" or "ray://host:port": see the guide.
+        folder : path, optional
+            Where finished folds are kept until all are done, so that a fit that was killed goes on. Of a function
+            `train` only the name is known: remove the folder when you change it.
+        progress : bool or callable
+            Show a bar, or tell a function of each `Tick`.
+
+        Examples
+        --------
+        >>> import torch, forsaken
+        >>> x, y = torch.eye(8), torch.arange(8) % 2
+        >>> def train(rows, steps, seed):
+        ...     model = torch.nn.Linear(8, 2)
+        ...     return model
+        >>> references = References.fit(train, (x, y), folds=2)
+        >>> references.logits(x[:3]).shape
+        torch.Size([3, 2])
+        """
+        start = checked_seed(seed)
+        secret = _secret(key)
+        samples = Samples.read(data, "data", seed=start)
+        content = row_hashes(samples, secret)
+        names = None if groups is None else group_hashes(groups, secret)
+        fold = deal(as_keys(content), None if names is None else as_keys(names), folds=folds, seed=start)
+        place = None if folder is None else Path(folder)
+        plan = CrossFit(train, samples, fold, steps, start, forward, keep_models, place, secret)
+        with reporter(progress) as report:
+            done = plan.run(engine=engine, workers=workers, progress=report)
+        logits = torch.empty(len(samples), done[0].logits.shape[1])
+        for at, each in enumerate(done):
+            logits[torch.from_numpy(plan.rows_of(at)[1])] = each.logits
+        costs = Costs(sum(each.seconds for each in done), len(done))
+        origin = Origin(folds, "row" if groups is None else "group", plan.steps_each, start, costs)
+        models = tuple(each.model for each in done) if keep_models else ()
+        return cls(Entries(content, names, fold, logits), secret, origin, models, forward=forward)
+
+    @classmethod
+    def claimed(cls, data: object, logits: object, *, key: bytes | None = None) -> References:
+        """Return a table of logits (rows x classes) that somebody hands in; that no row was seen is their word."""
+        secret = _secret(key)
+        samples = Samples.read(data, "data", labels=False)
+        entries = Entries(
+            row_hashes(samples, secret), None, np.full(len(samples), CLAIMED), as_given(logits, len(samples))
+        )
+        return cls(entries, secret, Origin(0, "claim", None, 0, Costs(0.0, 0)))
+
+    @classmethod
+    def from_models(
+        cls,
+        models: Sequence[Any],
+        data: object,
+        held_out: Sequence[Sequence[int]],
+        *,
+        key: bytes | None = None,
+        forward: Forward | None = None,
+    ) -> References:
+        """Return a table from models that somebody hands in, with the rows that each is said never to have seen."""
+        samples = Samples.read(data, "data", labels=False)
+        rows, logits = answers(models, samples, held_out, forward)
+        return cls.claimed(samples.rows(rows), logits, key=key)
+
+    def logits(self, x: object) -> Tensor:
+        """Return the out-of-fold logits of samples; a row that cannot be proved to have been held out is refused."""
+        return self.entries.logits[self._places(Samples.read(x, "x", labels=False))]
+
+    def claimed_among(self, x: object) -> int:
+        """Return for how many of these samples the logits are somebody's word."""
+        return int((self.entries.fold[self._places(Samples.read(x, "x", labels=False))] == CLAIMED).sum())
+
+    def forget(self, rows: object, unlearn: Unlearn | None = None) -> References:
+        """Take samples out of the table, copies included, and return it.
+
+        Parameters
+        ----------
+        rows : inputs
+            What was forgotten; each must be in the table.
+        unlearn : callable, optional
+            Makes each kept model that saw some of them forget those. Without it `owed` counts them.
+        """
+        samples = Samples.read(rows, "rows", labels=False)
+        places = self._places(samples)
+        if self.models and unlearn is not None:
+            self.models = tuple(
+                self._forgetful(at, model, samples, places, unlearn) for at, model in enumerate(self.models)
+            )
+        gone = self.entries.copies_of(places)
+        self.entries = self.entries.without(gone)
+        self.forgotten += len(gone)
+        self.owed += len(gone) if self.models and unlearn is None else 0
+        return self
+
+    def extend(
+        self,
+        data: object,
+        groups: Sequence[Any] | None = None,
+        *,
+        train: Training | Train | None = None,
+        old: object = None,
+        steps: int | None = None,
+        seed: int = 1,
+        progress: bool | Progress = False,
+    ) -> References:
+        """Add rows that the target learnt after the table was made, and return it.
+
+        With kept models this costs one pass: none of them saw a new row, and each row is asked of the model of its
+        group's fold, or of the smallest fold. Without them one model is trained on the old rows, apart from those of
+        groups that the new rows belong to, and asked about all new ones: one training. Rows that are in the table
+        already stay as they are.
+
+        Parameters
+        ----------
+        data, groups
+            The new rows, as in `fit`; groups are given exactly where the table has them.
+        train, old, steps, seed
+            Without kept models: how to train, as in `fit` (a function's rows count in `old`), and all the rows that
+            the table was made from, as far as they were not forgotten.
+        """
+        with reporter(progress) as report:
+            extending.extend(self, data, groups, train=train, old=old, steps=steps, seed=seed, progress=report)
+        return self
+
+    def drop_models(self) -> References:
+        """Drop the kept models, and with them what they owe; `extend` then trains one."""
+        self.models, self.owed = (), 0
+        return self
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the table, and its key beside it (`path`.key) unless a file of that key is there; both private."""
+        return store.save(self, Path(path))
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        key: bytes | None = None,
+        build: Callable[[], nn.Module] | None = None,
+        forward: Forward | None = None,
+    ) -> References:
+        """Read a table that `save` wrote; nothing is unpickled.
+
+        `key` is by default what is in the file `path`.key; `build` returns a network for the weights of kept models,
+        which are left out without it.
+        """
+        return store.load(cls, Path(path), key, build, forward)
+
+    @property
+    def classes(self) -> int:
+        """How many classes the logits have."""
+        return self.entries.logits.shape[1]
+
+    @property
+    def claims(self) -> int:
+        """How many rows are somebody's word."""
+        return int((self.entries.fold == CLAIMED).sum())
+
+    def about(self) -> dict[str, Any]:
+        """Return what there is to know about the table, ready for JSON; nothing of it tells a row."""
+        origin = self.origin
+        return {
+            "rows": len(self),
+            "classes": self.classes,
+            "folds": origin.folds,
+            "by": origin.by,
+            "steps": origin.steps,
+            "seed": origin.seed,
+            "claimed": self.claims,
+            "forgotten": self.forgotten,
+            "models_kept": len(self.models),
+            "models_owe": self.owed,
+            "training_seconds": origin.costs.seconds,
+            "trainings": origin.costs.trainings,
+        }
+
+    def __len__(self) -> int:
+        return len(self.entries.fold)
+
+    def __repr__(self) -> str:
+        by = "claimed" if self.origin.by == "claim" else f"{self.origin.folds} folds by {self.origin.by}"
+        return f"References({len(self)} rows, {self.classes} classes, {by}, {len(self.models)} models kept)"
+
+    def _places(self, samples: Samples) -> Array:
+        known, keys = self.entries.places, as_keys(row_hashes(samples, self.key))
+        missing = [at for at, key in enumerate(keys) if key not in known]
+        if missing:
+            raise NotHeldOutError(
+                f"{len(missing)} of {len(keys)} samples are not in the table of references (first: sample "
+                f"{missing[0]}), so that nothing proves a model which never saw them; give them as the table's data "
+                "were given, add them with extend, or fit a new table",
+                rows=missing,
+            )
+        return np.array([known[key] for key in keys], dtype=np.int64)
+
+    def _forgetful(self, at: int, model: Any, samples: Samples, places: Array, unlearn: Unlearn) -> Any:
+        seen = np.flatnonzero(self.entries.fold[places] != at)
+        if not len(seen):
+            return model
+        return unlearn(model, samples.rows(seen), self.entries.logits[torch.from_numpy(places[seen])])
+
+
+def _secret(key: bytes | None) -> bytes:
+    if key is None:
+        return new_record_key()
+    if not isinstance(key, bytes) or len(key) != KEY_BYTES:
+        size = len(key) if isinstance(key, bytes) else type(key).__name__
+        raise SettingsError(f"key is of {size} bytes, expected {KEY_BYTES} random bytes")
+    return key
