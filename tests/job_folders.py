@@ -31,6 +31,7 @@ from torch import Tensor, nn
 
 from forsaken.cli.main import main
 from forsaken.jobs.code import user_code
+from forsaken.jobs.crossfit import fit_table
 from forsaken.jobs.files import inputs_of, outputs_of
 from forsaken.jobs.output import output
 from forsaken.jobs.reading import read_job
@@ -278,6 +279,26 @@ def _home() -> tempfile.TemporaryDirectory[str]:
 def _finished() -> Path:
     folder = write_world(Path(_home().name) / "job")
     run(write_job(folder, oracle=SHADOW))
+    return folder
+
+
+def tabled(folder: Path, *, keep_models: bool = False, **changes: Any) -> Path:
+    """A job folder whose table of references is made, by two folds of rows; made once, and then copied."""
+    shutil.copytree(_tabled(keep_models), folder)
+    return write_job(folder, **_with_table(keep_models, changes))
+
+
+def _with_table(keep_models: bool, changes: Mapping[str, Any]) -> dict[str, Any]:
+    own = {"folds": 2, "keep_models": keep_models}
+    return {"audit": {"recipe": RECIPE}, **changes, "references": own | (changes.get("references") or {})}
+
+
+@functools.cache
+def _tabled(keep_models: bool) -> Path:
+    folder = write_world(Path(_home().name) / f"tabled-{keep_models}")
+    read = read_job(write_job(folder, **_with_table(keep_models, {})))
+    with user_code(folder):
+        fit_table(read)
     return folder
 
 

@@ -31,6 +31,11 @@ def read_record_key(path: str | os.PathLike[str]) -> bytes:
     return bytes.fromhex(text.decode())
 
 
+def key_file(path: Path) -> Path:
+    """Return where the key of a table of references lies unless it is named: beside the table."""
+    return path.with_name(path.name + ".key")
+
+
 def write_record_key(path: str | os.PathLike[str], key: bytes) -> Path:
     """Write a record key that only its owner may read; a file that is there is never overwritten."""
     return write_new(Path(path), key.hex().encode() + b"\n", private=True)

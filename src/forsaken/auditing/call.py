@@ -16,10 +16,11 @@ from forsaken.auditing.alarms import like_the_ensemble, no_op, over_forgetting
 from forsaken.auditing.case import NAMES, Case, Sets, Train, as_models, classes_of, is_network
 from forsaken.auditing.ensembles import Ensembles
 from forsaken.auditing.full import Full, check_count
+from forsaken.auditing.held_out import HeldOut
 from forsaken.auditing.matrices import BEFORE, RETRAINED
 from forsaken.auditing.overlaps import overlaps
 from forsaken.auditing.quick import Quick
-from forsaken.auditing.references import References
+from forsaken.auditing.references import References as Attackers
 from forsaken.auditing.relearning import relearn_time
 from forsaken.auditing.result import PROFILES, Audit, Profile
 from forsaken.auditing.white import LEAST, white_box
@@ -32,8 +33,10 @@ from forsaken.models.train import Training
 from forsaken.oracles.shadow import ShadowOracle
 from forsaken.progress import reporter
 from forsaken.provenance import provenance
+from forsaken.references.table import References
 from forsaken.types import Progress
 from forsaken.unlearning.base import Unlearner
+from forsaken.unlearning.forsaken.aims import OUT_OF_FOLD
 from forsaken.unlearning.table import build
 
 T = TypeVar("T")
@@ -57,6 +60,7 @@ def audit(
     oracle: ShadowOracle | None = None,
     training: Training | Train | None = None,
     method: str | Unlearner | None = None,
+    references: References | HeldOut | None = None,
     models: int | None = None,
     folder: Path | str | None = None,
     engine: str = "local",
@@ -98,6 +102,10 @@ def audit(
     method : str or Unlearner
         What made the model forget, with its settings, to be repeated on other originals in "full": a name of
         `forsaken.METHODS` for its defaults, or one of its classes, made.
+    references : References, optional
+        The table that the method was given, with the forgotten rows still in it: in "full" every original gets
+        references of its own that are made in the same way, which costs up to as many more trainings as the table has
+        folds, for each.
     models : int, optional
         How many references ("standard", 8) or originals ("full", 16) to train.
     folder : path, optional
@@ -127,6 +135,7 @@ def audit(
     if chosen is not None and not isinstance(chosen, Unlearner):
         raise SettingsError(f"method is {chosen!r}, expected a name of forsaken.METHODS or one of its classes, made")
     _check(oracle, training, models, folder)
+    held_out = _held_out(references, chosen, sets, profile)
     case = Case(
         before,
         after,
@@ -140,7 +149,7 @@ def audit(
     )
     place = case.device if device is None else device
     with reporter(progress) as told:
-        run = _Run(case, profile, told, device=place)
+        run = _Run(case, profile, told, device=place, held_out=held_out)
         if profile == "standard":
             run.standard(REFERENCES if models is None else models)
         elif profile == "full":
@@ -157,6 +166,7 @@ class _Run:
     profile: Profile
     progress: Progress
     device: str | torch.device
+    held_out: HeldOut | None = None
     found: dict[str, list[Any]] = field(default_factory=lambda: {name: [] for name in _PARTS})
     cost: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
@@ -171,7 +181,7 @@ class _Run:
         """Attack with reference models, with a white-box oracle, and by learning the samples again."""
         case = self.case
         references = self._timed(
-            "references", lambda: References.fit(case, count, device=self.device, progress=self.progress)
+            "references", lambda: Attackers.fit(case, count, device=self.device, progress=self.progress)
         )
         numbers, self.found["roc"] = references.numbers()
         self.found["numbers"] += numbers
@@ -201,7 +211,13 @@ class _Run:
             )
         check_count(count)
         ensembles = Ensembles(
-            case, {name: method}, originals=count, retrained=2 * count, folder=folder, device=self.device
+            case,
+            {name: method},
+            originals=count,
+            retrained=2 * count,
+            references={} if self.held_out is None else {name: self.held_out},
+            folder=folder,
+            device=self.device,
         )
         self.cost["models_of_an_earlier_run"] = ensembles.kept()
         matrices = self._timed(
@@ -224,6 +240,7 @@ class _Run:
                 )
         self.cost |= {
             "models": 3 * count,
+            "references": ensembles.reference_count(),
             "training_seconds_a_model": float(matrices.seconds[RETRAINED].mean()),
             "unlearning_seconds_a_model": float(matrices.seconds[name].mean()),
         }
@@ -266,6 +283,21 @@ class _Run:
         result = work()
         self.cost.setdefault("seconds_by_part", {})[name] = time.perf_counter() - start
         return result
+
+
+def _held_out(references: object, method: Unlearner | None, sets: Sets, profile: Profile) -> HeldOut | None:
+    """Return how the references of other originals are made, where the profile makes any."""
+    by_references = getattr(method, "target", None) == OUT_OF_FOLD
+    if profile != "full" or not by_references:
+        return None
+    if isinstance(references, HeldOut):
+        return references
+    if not isinstance(references, References):
+        raise SettingsError(
+            'the method goes by target="out-of-fold", and every original of the ensemble needs references of its own; '
+            "give references=, the table that the method was given"
+        )
+    return HeldOut.of(references, sets)
 
 
 def _check(oracle: object, training: object, models: object, folder: object) -> None:

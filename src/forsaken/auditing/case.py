@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+import torch
 from torch import nn
 
-from forsaken.data.nest import shape_of
+from forsaken.data.nest import row_keys, shape_of
 from forsaken.data.samples import Samples, join
 from forsaken.errors import InputError, SettingsError
 from forsaken.metrics import margins
 from forsaken.models.linear import LinearModel
 from forsaken.models.logits import Forward, as_module, called_plainly, predict_logits
 from forsaken.models.train import Training
-from forsaken.oracles.shadow import ShadowOracle
+from forsaken.oracles.shadow import ShadowOracle, top_posteriors
 from forsaken.unlearning.base import Unlearner
 
 Array = np.ndarray[Any, Any]
@@ -80,6 +81,11 @@ class Sets:
         """What the audited model learnt from: the remaining data, then the forgotten samples."""
         return join([self.remaining, self.named("forget")])
 
+    @cached_property
+    def train_keys(self) -> list[bytes]:
+        """A key for each row of `train`, equal where rows are equal."""
+        return row_keys(self.train.inputs)
+
     def strangers(self, draw: np.random.Generator) -> tuple[Samples, Samples]:
         """Return samples like the forgotten ones that no model was trained on, at most as many, and the test samples.
 
@@ -105,6 +111,24 @@ class Sets:
             found = "is not given" if part is None else "has no labels"
             raise InputError(f"{name} {found}, and this part of the audit needs it; give {name}=(inputs, labels)")
         return part
+
+
+class Seen(NamedTuple):
+    """How a model answers samples.
+
+    Attributes
+    ----------
+    margins : float64 array, shape (n,)
+        How far it is on the side of each sample's label.
+    right : bool array, shape (n,)
+        Where it answers with the label.
+    top : array, shape (n, at most 3)
+        Its largest posteriors, sorted: what an oracle sees.
+    """
+
+    margins: Array
+    right: Array
+    top: Array
 
 
 @dataclass(frozen=True)
@@ -163,19 +187,27 @@ class Case:
         """Return what builds a network that is trained here: one that is called with a tensor and returns logits."""
         return called_plainly(training.build, self.sets.forget, self.forward)
 
-    def seen(self, model: Any, samples: Samples) -> tuple[Array, Array]:
-        """Return how far a model is on the side of each sample's label, in float64, and where it answers with it."""
+    def seen(self, model: Any, samples: Samples) -> Seen:
+        """Return how a model answers labelled samples."""
         logits = predict_logits(model, Samples(samples.inputs), forward=self.forward).double().numpy()
         labels = labels_of(samples)
         if labels.max(initial=0) >= logits.shape[1]:
             raise InputError(
                 f"a label is {labels.max()}, but the model has {logits.shape[1]} classes; number them from 0"
             )
-        return np.asarray(margins(logits, labels)), np.asarray(logits.argmax(1) == labels)
+        return Seen(
+            np.asarray(margins(logits, labels)),
+            np.asarray(logits.argmax(1) == labels),
+            top_posteriors(_softmax(logits)),
+        )
 
     def margins(self, model: Any, samples: Samples) -> Array:
         """Return how far a model is on the side of each sample's label."""
-        return self.seen(model, samples)[0]
+        return self.seen(model, samples).margins
+
+
+def _softmax(logits: Array) -> Array:
+    return torch.from_numpy(logits).softmax(1).numpy()
 
 
 def labels_of(samples: Samples) -> Array:

@@ -16,16 +16,19 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from forsaken._files import write_atomically
 from forsaken._random import generator
-from forsaken.auditing.case import Case, some
+from forsaken.auditing.case import Case, labels_of, some
+from forsaken.auditing.held_out import HeldOut
 from forsaken.auditing.identity import cachable, method_identity, training_identity
-from forsaken.auditing.matrices import BEFORE, RETRAINED, Matrices, packed, unpacked
+from forsaken.auditing.matrices import BEFORE, RETRAINED, Matrices
+from forsaken.auditing.notebook import Notebook, Record
 from forsaken.auditing.trainings import trained
 from forsaken.data.samples import Samples
 from forsaken.engine import fan_out
-from forsaken.errors import ForsakenError, InputError, SettingsError
+from forsaken.errors import ForsakenError, SettingsError
+from forsaken.metrics import margins
 from forsaken.models.ensemble import at_once_for, vectorises
 from forsaken.models.train import Training
 from forsaken.types import Progress, Tick, silent
@@ -34,7 +37,6 @@ from forsaken.unlearning.retrain import Retrain
 from forsaken.unlearning.upfront import UpfrontUnlearner
 
 Array = np.ndarray[Any, Any]
-Record = Mapping[str, Array]
 
 _ORIGINAL, _RETRAINED, _WATCHED = 61, 62, 63  # purposes of the seed
 _PARTS_A_MODEL = 100  # of a progress bar
@@ -57,6 +59,12 @@ class Ensembles:
         The most retain and test samples whose margins are noted.
     folder : Path or None
         Where to keep what was noted; nowhere if None.
+    references : mapping of str to HeldOut
+        Of methods that go by references, by name: how those of each original are made.
+    retains : mapping of str to Samples
+        Of methods that get other retain samples than the case's, by name: which.
+    besides : mapping of str to Samples
+        Further sets whose margins are noted, by name: `Matrices.facts` holds them.
     """
 
     case: Case
@@ -67,6 +75,9 @@ class Ensembles:
     folder: Path | None = None
     device: str | torch.device = "cpu"
     at_once: int | None = None
+    references: Mapping[str, HeldOut] = field(default_factory=dict)
+    retains: Mapping[str, Samples] = field(default_factory=dict)
+    besides: Mapping[str, Samples] = field(default_factory=dict)
     views: Mapping[str, Samples] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -83,7 +94,12 @@ class Ensembles:
 
     def kept(self) -> int:
         """Return of how many models everything is there already, from an earlier run."""
-        return sum(self._there(self._paths(role, seed)) for role, seed in self._wanted())
+        return sum(self._notes.whole(role, seed) for role, seed in self._wanted())
+
+    def reference_count(self) -> int:
+        """Return how many references are trained for the originals."""
+        seeds = [seed for role, seed in self._wanted() if role == BEFORE]
+        return sum(plan.count(self.case.sets, seeds) for plan in dict.fromkeys(self.references.values()))
 
     def measure(self, *, engine: str = "local", workers: int | None = None, progress: Progress = silent) -> Matrices:
         """Train what is not there yet, note every margin, and return all of them."""
@@ -91,11 +107,10 @@ class Ensembles:
         found: dict[tuple[str, int], dict[str, Record]] = {}
         missing = []
         for role, seed in wanted:
-            known = self._known(role, seed)
-            if known is None:
-                missing.append((role, seed))
+            if self._notes.whole(role, seed):
+                found[role, seed] = self._notes.read(role, seed)
             else:
-                found[role, seed] = known
+                missing.append((role, seed))
         stage = f"train {len(wanted)} models"
         done = len(wanted) - len(missing)
         for chunk in self._work(
@@ -128,7 +143,7 @@ class Ensembles:
                 tell(done[0])
 
             for chunk in fan_out(self._done, chunks, engine=engine, workers=workers, progress=count, stage="train"):
-                self._keep(chunk)
+                self._notes.write(chunk)
                 yield chunk
             return
         behind = 0
@@ -157,6 +172,10 @@ class Ensembles:
         role, seeds = chunk
         data = self.case.sets.train if role == BEFORE else self.case.sets.remaining
         found: dict[tuple[str, int], dict[str, Record]] = {}
+        there = self._notes.complete(role, seeds)
+        absent = [name for name in self.methods if name not in there] if role == BEFORE else []
+        plans = dict.fromkeys(self.references[name] for name in absent if name in self.references)
+        share = 0.9 * len(seeds) / (len(seeds) + sum(plan.count(self.case.sets, seeds) for plan in plans))
         start = time.perf_counter()
         everything = torch.arange(len(data))
         models = list(
@@ -166,95 +185,100 @@ class Ensembles:
                 [everything] * len(seeds),
                 seeds,
                 device=self.device,
-                progress=lambda tick: tell(tick.done / max(1, tick.total) * 0.9),
+                progress=lambda tick: tell(tick.done / max(1, tick.total) * share),
                 stage="train",
                 at_once=len(seeds),
             )
         )
         spent = (time.perf_counter() - start) / len(seeds)
-        for seed, model in zip(seeds, models, strict=True):
-            noted = {role: self._noted(model, spent)}
-            if role == BEFORE:
-                for name, method in self.methods.items():
-                    noted[name] = self._forgotten(name, method, model, seed)
-            found[role, seed] = noted
+        targets = {}
+        for at, plan in enumerate(plans):
+            behind, each = share + (0.9 - share) * at / len(plans), (0.9 - share) / len(plans)
+            told = partial(_between, tell, behind, each)
+            targets[plan] = plan.logits(self.case, seeds, device=self.device, tell=told)
+        for at, (seed, model) in enumerate(zip(seeds, models, strict=True)):
+            noted: dict[str, Record] = {role: self._noted(model, spent)}
+            for name in absent:
+                wanted = targets[self.references[name]][at] if name in self.references else None
+                noted[name] = self._forgotten(name, model, seed, wanted)
+            found[role, seed] = self._notes.read(role, seed) | noted
             tell(0.9 + 0.1 * len(found) / len(seeds))
-        self._keep(found)
+        self._notes.write(found)
         return found
 
-    def _forgotten(self, name: str, method: Unlearner, model: Any, seed: int) -> Record:
-        sets, training = self.case.sets, self.case.training
-        retain = sets.remaining if isinstance(method, Retrain) else sets.retain
+    def _forgotten(self, name: str, model: Any, seed: int, targets: Tensor | None) -> Record:
+        sets, training, method = self.case.sets, self.case.training, self.methods[name]
+        retain = sets.remaining if isinstance(method, Retrain) else self.retains.get(name, sets.retain)
         try:
             result = method(
                 model,
                 sets.forget,
                 sets.reference,
                 retain,
+                targets=targets,
                 training=training if isinstance(training, Training) else None,
                 forward=self.case.forward,
                 seed=seed,
             )
         except ForsakenError as error:
             raise ForsakenError(f"{name} failed on an original of the ensemble (seed {seed}): {error}") from error
-        return self._noted(result.model, result.seconds)
-
-    def _noted(self, model: Any, seconds: float) -> Record:
-        noted: dict[str, Array] = {"seconds": np.array(seconds)}
-        for part, samples in self.views.items():
-            noted[part], right = self.case.seen(model, samples)
-            if part != "forget":
-                noted[f"{part}.accuracy"] = np.array(right.mean())
+        noted = self._noted(result.model, result.seconds) | {"density": np.array(result.density)}
+        if targets is not None:
+            noted["targets"] = margins(targets.double().numpy(), labels_of(sets.named("forget")))
         return noted
 
-    # What was noted, on disk: a file for the models themselves, and one for each method's.
-
-    def _known(self, role: str, seed: int) -> dict[str, Record] | None:
-        paths = self._paths(role, seed)
-        if not self._there(paths):
-            return None
-        return {who: self._checked(path) for who, path in paths.items()}
-
-    def _there(self, paths: Mapping[str, Path]) -> bool:
-        return bool(paths) and all(path.exists() for path in paths.values())
-
-    def _checked(self, path: Path) -> Record:
-        record = unpacked(path)
-        wanted = {part: (len(samples),) for part, samples in self.views.items()} | {"seconds": ()}
-        wanted |= {f"{part}.accuracy": () for part in self.views if part != "forget"}
-        found = {name: value.shape for name, value in record.items()}
-        if found != wanted or not all(np.isfinite(value).all() for value in record.values()):
-            raise InputError(f"{path} is damaged: it holds other arrays than noted; delete it, and it is made anew")
-        return record
-
-    def _keep(self, found: Mapping[tuple[str, int], Mapping[str, Record]]) -> None:
-        for (role, seed), noted in found.items():
-            for who, path in self._paths(role, seed).items():
-                if not path.exists():
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    write_atomically(path, packed(noted[who]))
-
-    def _paths(self, role: str, seed: int) -> dict[str, Path]:
-        if self.folder is None or not isinstance(self.case.training, Training):
-            return {}  # of a function nobody can tell whether it is the same as before
-        if role == BEFORE and not all(map(cachable, self.methods.values())):
-            return {}
-        return {who: self.folder / key[:32] / f"{seed}.npz" for who, key in self._keys[role].items()}
+    def _noted(self, model: Any, seconds: float) -> dict[str, Array]:
+        noted: dict[str, Array] = {"seconds": np.array(seconds)}
+        for part, samples in self.views.items():
+            seen = self.case.seen(model, samples)
+            noted[part] = seen.margins
+            if part != "forget":
+                noted[f"{part}.accuracy"] = np.array(seen.right.mean())
+            if part != "test":
+                noted[f"{part}.top"] = seen.top
+        noted |= {name: self.case.margins(model, samples) for name, samples in self.besides.items()}
+        return noted
 
     @cached_property
-    def _keys(self) -> dict[str, dict[str, str]]:
+    def _notes(self) -> Notebook:
+        known = isinstance(self.case.training, Training)  # of a function nobody can tell whether it is the same
+        keys: dict[str, dict[str, str | None]] = {BEFORE: dict.fromkeys((BEFORE, *self.methods)), RETRAINED: {}}
+        keys[RETRAINED][RETRAINED] = None
+        return Notebook(self.folder, self._keys if known and self.folder is not None else keys, self._shapes)
+
+    @property
+    def _shapes(self) -> dict[str, dict[str, tuple[int, ...]]]:
+        plain: dict[str, tuple[int, ...]] = {part: (len(samples),) for part, samples in self.views.items()}
+        plain |= {name: (len(samples),) for name, samples in self.besides.items()}
+        plain |= {"seconds": ()} | {f"{part}.accuracy": () for part in self.views if part != "forget"}
+        own = {name: plain | {"density": ()} for name in self.methods}
+        for name in self.references:
+            own[name]["targets"] = plain["forget"]
+        return {BEFORE: plain, RETRAINED: plain} | own
+
+    @property
+    def _keys(self) -> dict[str, dict[str, str | None]]:
         case, sets, training = self.case, self.case.sets, self.case.network
+        views = {**self.views, **self.besides}
         trained = {
-            role: training_identity(training, data, self.views, device=self.device, forward=case.forward)
+            role: training_identity(training, data, views, device=self.device, forward=case.forward)
             for role, data in ((BEFORE, sets.train), (RETRAINED, sets.remaining))
         }
-        given = {"reference": sets.reference, "retain": sets.retain}
-        own = {name: method_identity(trained[BEFORE], name, method, given) for name, method in self.methods.items()}
-        return {BEFORE: {BEFORE: trained[BEFORE]} | own, RETRAINED: {RETRAINED: trained[RETRAINED]}}
+        own: dict[str, str | None] = {BEFORE: trained[BEFORE]}
+        for name, method in self.methods.items():
+            given = {"reference": sets.reference, "retain": self.retains.get(name, sets.retain)}
+            held_out = self.references[name].to_dict() if name in self.references else None
+            identity = method_identity(trained[BEFORE], name, method, given, held_out)
+            own[name] = identity if cachable(method) else None
+        return {BEFORE: own, RETRAINED: {RETRAINED: trained[RETRAINED]}}
 
 
 def _within(tell: Callable[[float], None], behind: int, count: int, share: float) -> None:
     tell(behind + share * count)
+
+
+def _between(tell: Callable[[float], None], behind: float, width: float, share: float) -> None:
+    tell(behind + width * share)
 
 
 def _tell(progress: Progress, stage: str, done: float, total: int) -> None:

@@ -54,11 +54,13 @@ def training_identity(
     return _hash(told)
 
 
-def method_identity(base: str, name: str, method: Unlearner, given: Mapping[str, Samples | None]) -> str:
-    """Return the hash of a method run on originals with the identity `base`, given some sets."""
+def method_identity(
+    base: str, name: str, method: Unlearner, given: Mapping[str, Samples | None], held_out: Mapping[str, Any] | None
+) -> str:
+    """Return the hash of a method run on originals with the identity `base`, given some sets and references."""
     sets = {part: None if samples is None else _digest(samples) for part, samples in given.items()}
     kind = type(method)
-    return _hash([base, name, kind.__module__, kind.__qualname__, method.settings, sets])
+    return _hash([base, name, kind.__module__, kind.__qualname__, method.settings, sets, held_out])
 
 
 def cachable(method: Unlearner) -> bool:
@@ -72,7 +74,9 @@ def _sources() -> str:
     """Return the hash of the code that trains and unlearns: a version alone does not tell that it was changed."""
     root = Path(forsaken.models.__file__).parents[1]
     digest = hashlib.blake2b(digest_size=16)
-    for path in sorted(path for room in ("models", "unlearning", "metrics") for path in (root / room).rglob("*.py")):
+    for path in sorted(
+        path for room in ("models", "unlearning", "metrics", "references") for path in (root / room).rglob("*.py")
+    ):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 

@@ -7,7 +7,7 @@ import os
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +37,15 @@ class Matrices:
         By who and by set ("retain", "test"): the accuracy of each model.
     seconds : mapping
         By who: what each model took, to train or to unlearn.
+    facts : mapping
+        By who: further numbers of each model: "density", what changed; "forget.top" and "retain.top", the largest
+        posteriors, which oracles go by (models x samples x 3); "targets", the margins of the method's targets.
     """
 
     margins: Mapping[str, Mapping[str, Array]]
     accuracy: Mapping[str, Mapping[str, Array]]
     seconds: Mapping[str, Array]
+    facts: Mapping[str, Mapping[str, Array]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for part in PARTS:
@@ -59,23 +63,23 @@ class Matrices:
         margins: dict[str, dict[str, Array]] = {}
         accuracy: dict[str, dict[str, Array]] = {}
         seconds: dict[str, Array] = {}
+        facts: dict[str, dict[str, Array]] = {}
         for who, each in records.items():
             columns = {name: np.stack([record[name] for record in each]) for name in each[0]}
             margins[who] = {part: columns[part] for part in PARTS if part in columns}
             accuracy[who] = {part: columns[f"{part}.accuracy"] for part in PARTS if f"{part}.accuracy" in columns}
             seconds[who] = columns["seconds"]
-        return cls(margins, accuracy, seconds)
+            told = {*PARTS, "seconds", *(f"{part}.accuracy" for part in PARTS)}
+            facts[who] = {name: value for name, value in columns.items() if name not in told}
+        return cls(margins, accuracy, seconds, facts)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write all matrices to an NPZ file."""
+        tables = {"margins": self.margins, "accuracy": self.accuracy, "facts": self.facts}
         flat = {
-            _BETWEEN.join(("margins", who, part)): one
-            for who, sets in self.margins.items()
-            for part, one in sets.items()
-        }
-        flat |= {
-            _BETWEEN.join(("accuracy", who, part)): one
-            for who, sets in self.accuracy.items()
+            _BETWEEN.join((kind, who, part)): one
+            for kind, table in tables.items()
+            for who, sets in table.items()
             for part, one in sets.items()
         }
         flat |= {_BETWEEN.join(("seconds", who, "")): one for who, one in self.seconds.items()}
@@ -84,7 +88,7 @@ class Matrices:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Matrices:
         """Read what `save` wrote. Nothing is unpickled."""
-        found: dict[str, dict[str, dict[str, Array]]] = {"margins": {}, "accuracy": {}, "seconds": {}}
+        found: dict[str, dict[str, dict[str, Array]]] = {"margins": {}, "accuracy": {}, "seconds": {}, "facts": {}}
         for name, value in unpacked(Path(path)).items():
             kind, _, rest = name.partition(_BETWEEN)
             who, between, part = rest.rpartition(_BETWEEN)
@@ -92,7 +96,7 @@ class Matrices:
                 raise InputError(f"{path} holds {name!r}, which is no matrix of an audit; measure anew")
             found[kind].setdefault(who, {})[part] = value
         seconds = {who: parts[""] for who, parts in found["seconds"].items()}
-        return cls(found["margins"], found["accuracy"], seconds)
+        return cls(found["margins"], found["accuracy"], seconds, found["facts"])
 
 
 def packed(arrays: Mapping[str, Array]) -> bytes:

@@ -25,8 +25,12 @@ def trained(
     progress: Progress,
     stage: str,
     at_once: int | None = None,
+    steps: int | None = None,
 ) -> Iterator[Any]:
-    """Return model after model: number i learns the samples at `rows[i]` by `seeds[i]`."""
+    """Return model after model: number i learns the samples at `rows[i]` by `seeds[i]`.
+
+    `steps` stands in for the recipe's epochs; a function trains as it sees fit.
+    """
     training = case.trained
     if not isinstance(training, Training):
         for at, (part, seed) in enumerate(zip(rows, seeds, strict=True)):
@@ -42,6 +46,7 @@ def trained(
         seeds=seeds,
         device=device,
         at_once=at_once,
+        steps=steps,
         progress=progress,
         stage=stage,
     ):

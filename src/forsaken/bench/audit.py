@@ -6,11 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from forsaken._random import generator
 from forsaken.auditing.call import audit
+from forsaken.auditing.case import Case, Sets
+from forsaken.auditing.held_out import HeldOut
 from forsaken.auditing.result import Audit, Profile
-from forsaken.bench.trial import prepare
+from forsaken.bench.trial import Stage, prepare
 from forsaken.data.samples import Samples
 from forsaken.data.scenario import Scenario
 from forsaken.models.fit import training_of
@@ -31,6 +34,7 @@ def audit_scenario(
     folder: Path | None = None,
     engine: str = "local",
     device: str | torch.device = "cpu",
+    references: HeldOut | None = None,
     progress: Progress = silent,
 ) -> Audit:
     """Train a scenario's target, make it forget, and audit the result.
@@ -43,18 +47,21 @@ def audit_scenario(
         What makes the target forget.
     profile, models, folder, engine, device
         See `forsaken.audit`.
+    references : HeldOut, optional
+        How the references are made that the method goes by: those of the target, and of every original of "full".
     seed : int
         Decides the split, the trainings and every draw.
     """
     stage = prepare(name, seed, progress, device=device)
     scenario = stage.scenario
     reference, strangers = held_out(scenario)
-    chosen = build(method, {}) if isinstance(method, str) else method
+    chosen = build(method, {}, references=references is not None) if isinstance(method, str) else method
     result = chosen(
         stage.target,
         scenario.forget,
         reference,
         scenario.retain,
+        targets=None if references is None else _targets(stage, references, device),
         training=training_of(scenario, device),
         seed=seed,
         progress=progress,
@@ -73,6 +80,7 @@ def audit_scenario(
         oracle=stage.oracle,
         training=training_of(scenario, device),
         method=chosen,
+        references=references,
         models=models,
         folder=folder,
         engine=engine,
@@ -80,6 +88,14 @@ def audit_scenario(
         seed=seed,
         progress=progress,
     )
+
+
+def _targets(stage: Stage, references: HeldOut, device: str | torch.device) -> Tensor:
+    """Train the target's references, and return what they say of the samples to forget."""
+    scenario = stage.scenario
+    sets = Sets(scenario.forget, kept=scenario.unseen_kept, retain=scenario.retain, test=scenario.test)
+    case = Case(stage.target, stage.target, sets, training=training_of(scenario, device), seed=scenario.seed)
+    return references.logits(case, [scenario.seed], device=device, tell=lambda _: None)[0]
 
 
 def held_out(scenario: Scenario) -> tuple[Samples, Samples | None]:

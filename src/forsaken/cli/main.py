@@ -13,7 +13,21 @@ from rich.console import Console
 from rich.markup import escape
 
 import forsaken
-from forsaken.cli import audit, datasets, demo, env, init, keys, mask, methods, report, scenarios, unlearn, verify
+from forsaken.cli import (
+    audit,
+    datasets,
+    demo,
+    env,
+    init,
+    keys,
+    mask,
+    methods,
+    references,
+    report,
+    scenarios,
+    unlearn,
+    verify,
+)
 from forsaken.errors import ForsakenError
 
 BAD_INPUT = 2
@@ -31,6 +45,7 @@ app.command("unlearn")(unlearn.unlearn)
 app.command("audit")(audit.audit)
 app.command("verify")(verify.verify)
 app.command("report")(report.report)
+app.add_typer(references.app, name="references")
 app.add_typer(methods.app, name="methods")
 app.add_typer(mask.app, name="mask")
 app.add_typer(keys.app, name="keys")

@@ -149,6 +149,9 @@ def _tell_rehearsal(found: dict[str, Any]) -> None:
         shown.add_row("members by the oracle", f"{found['memorised_by_oracle']} of {found['counts']['forget']}")
     if found["separation"] is not None:
         shown.add_row("told from strangers by confidence (AUC, aim 0.5)", _number(found["separation"]))
+    if (table := found["references"]) is not None:
+        whole = table["in_table"] + table["not_in_table"]
+        shown.add_row("in the table of references", f"{table['in_table']} of {whole} (of its {table['rows']:,} rows)")
     shown.add_row("confidence on the samples", _number(found["forget_confidence"]))
     if found["seconds"] is not None:
         shown.add_row("time", f"about {found['seconds']:.0f} s, start and report included")

@@ -70,6 +70,7 @@ def _facts(path: Path, stated: Certificate, found: Verification) -> dict[str, ob
         "verified": found.passed,
         "signer": found.signer,
         "checks": [check.to_dict() for check in found.checks],
+        "models_owe": found.owed,
         "verdict": found.verdict,
     }
 
@@ -82,7 +83,8 @@ def _show(found: Verification) -> None:
     for check in found.checks:
         lines.add_row(*_line(check))
     console.print(lines, highlight=False)
-    colour = "green" if found.passed and found.signer == "known" else "yellow" if found.passed else "bold red"
+    sure = found.passed and found.signer == "known" and not found.owed
+    colour = "green" if sure else "yellow" if found.passed else "bold red"
     console.print(f"[{colour}]{escape(found.verdict)}[/]", highlight=False, soft_wrap=True)
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,17 +13,19 @@ from forsaken.auditing.call import REFERENCES, audit
 from forsaken.auditing.result import PROFILES, Audit, Profile
 from forsaken.errors import ForsakenError, InputError, ModelError, OutputError, SettingsError, UnknownNameError
 from forsaken.jobs.certificate import Certificate
+from forsaken.jobs.code import inherited
 from forsaken.jobs.evidence import Evidence, is_corrected, read_evidence
 from forsaken.jobs.files import AUDIT, AUDIT_MODELS, CERTIFICATE, weights_name
 from forsaken.jobs.formats.estimator import SKOPS
 from forsaken.jobs.formats.exported import PROGRAM
 from forsaken.jobs.hashes import file_hash, settings_hash
+from forsaken.jobs.method import by_references, method_of
 from forsaken.jobs.remedies import in_job_words
+from forsaken.jobs.repeating import held_out_of
 from forsaken.jobs.settings import LEAST, MOST, Job
 from forsaken.metrics import FEW
 from forsaken.models.logits import told
 from forsaken.types import Progress, silent
-from forsaken.unlearning.table import build
 
 _RECIPE = "recipe = { epochs = 20, batch_size = 64, learning_rate = 1e-3 }"
 
@@ -56,8 +56,11 @@ class Plan:
 
     @property
     def trainings(self) -> int:
-        """How many models are trained."""
-        return 3 * self.models if self.profile == "full" else self.models
+        """How many models are trained; where the run went by references, with at most so many of those."""
+        if self.profile != "full":
+            return self.models
+        stated = self.certificate.references
+        return self.models * (3 + (0 if stated is None or not by_references(self.job) else stated.folds))
 
     @property
     def unlearnings(self) -> int:
@@ -93,8 +96,9 @@ def audit_job(plan: Plan, progress: Progress = silent, *, engine: str = "local")
     """Audit a run, and write audit.json into its folder. Of the run's own files none is touched."""
     read = evidence_of(plan, progress)
     job, sets = plan.job, read.sets
+    held_out = held_out_of(job, plan.certificate, sets) if plan.profile == "full" else None
     try:
-        with _inherited(job.folder):
+        with inherited(job.folder):
             found = audit(
                 read.loaded.model,
                 read.after,
@@ -108,7 +112,8 @@ def audit_job(plan: Plan, progress: Progress = silent, *, engine: str = "local")
                 retrained=read.retrained,
                 oracle=read.oracle,
                 training=read.training,
-                method=build(job.method.name, job.method.settings),
+                method=method_of(job),
+                references=held_out,
                 models=plan.models or None,
                 folder=plan.folder / AUDIT_MODELS,
                 engine=engine,
@@ -188,24 +193,10 @@ def _certificate(job: Job, folder: Path) -> Certificate:
                 f"{path} is not what the run's certificate calls the weights {when} forgetting: its SHA-256 is "
                 f"{found}, expected {known.sha256}; restore the file, or run forsaken unlearn {job.path} again"
             )
-    settings = {"name": job.method.name, **build(job.method.name, job.method.settings).settings}
+    settings = {"name": job.method.name, **method_of(job).settings}
     if settings_hash(settings) != certificate.settings.sha256:
         raise SettingsError(
             f"[method] of {job.path} is not what the run in {folder} was made with, so that an audit would be about "
             "something else; restore the job file, or run forsaken unlearn again"
         )
     return certificate
-
-
-@contextmanager
-def _inherited(folder: Path) -> Iterator[None]:
-    """Let processes that are started inside the block import the modules beside the job file, as this one does."""
-    was = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(folder.resolve()), *([was] if was else [])])
-    try:
-        yield
-    finally:
-        if was is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = was

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version as version_of
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -26,11 +26,12 @@ from forsaken.jobs.statements import (
     BothWeights,
     Forgotten,
     History,
+    LaterStatement,
     MaskFate,
+    ReferenceTable,
     Seconds,
     Settings,
     Signature,
-    Statement,
     Target,
     Time,
     Weights,
@@ -46,8 +47,10 @@ _AGAIN = "get the file again from whoever issued it"
 Verdict = Literal["valid", "invalid", "unsigned", "other key"]
 
 
-class Certificate(Statement):
+class Certificate(LaterStatement):
     """What a run did, in a form that can be hashed, signed and checked by others. It holds no record and no path."""
+
+    later: ClassVar[tuple[str, ...]] = ("references",)
 
     time: Time
     version: Words
@@ -62,6 +65,7 @@ class Certificate(Statement):
     chain: History
     mask: MaskFate
     signature: Signature | None
+    references: ReferenceTable | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain values, ready for JSON."""
@@ -166,6 +170,7 @@ def make_certificate(
     mask_kept: bool,
     job: Mapping[str, Any] | None = None,
     profile: str = "quick",
+    references: ReferenceTable | None = None,
     time: str | None = None,
 ) -> Certificate:
     """Build the certificate of a run.
@@ -192,6 +197,8 @@ def make_certificate(
         Whether the mask was written to a file.
     job : mapping, optional
         The settings of the whole job, of which the hash is kept.
+    references : ReferenceTable, optional
+        The table of references that the run read.
     time : str, optional
         UTC in ISO 8601; now by default.
     """
@@ -212,6 +219,8 @@ def make_certificate(
         "mask": {"kept": mask_kept},
         "signature": None,
     }
+    if references is not None:
+        content["references"] = references.model_dump()
     return Certificate.from_dict(content, "the new certificate")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -29,6 +30,20 @@ def user_code(folder: Path) -> Iterator[None]:
         for name in set(sys.modules) - before:
             if _lies_in(sys.modules[name], home):
                 del sys.modules[name]
+
+
+@contextlib.contextmanager
+def inherited(folder: Path) -> Iterator[None]:
+    """Let processes that are started inside the block import the modules beside the job file, as this one does."""
+    was = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(folder.resolve()), *([was] if was else [])])
+    try:
+        yield
+    finally:
+        if was is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = was
 
 
 def find(reference: str, key: str) -> Callable[..., Any]:

@@ -21,15 +21,16 @@ from forsaken.data.nest import leaves
 from forsaken.data.record_hashes import record_hashes
 from forsaken.data.records import Records
 from forsaken.data.samples import Samples
-from forsaken.errors import DataNotFoundError, InputError
+from forsaken.errors import InputError
 from forsaken.jobs.certificate import Certificate
 from forsaken.jobs.code import call, find
-from forsaken.jobs.files import RECORD_KEY, RESULT, inputs_of, weights_name
+from forsaken.jobs.files import RECORD_KEY, RESULT, check_there, weights_name
 from forsaken.jobs.formats.base import Format
 from forsaken.jobs.formats.estimator import EstimatorFile
 from forsaken.jobs.formats.table import load_model
 from forsaken.jobs.hashes import settings_hash
 from forsaken.jobs.judge import oracle_of
+from forsaken.jobs.method import target_of
 from forsaken.jobs.rows import STRANGERS, Reader
 from forsaken.jobs.sets import Sets, prepared_for, read_sets
 from forsaken.jobs.settings import Job
@@ -38,7 +39,6 @@ from forsaken.models.train import Training
 from forsaken.oracles.shadow import ShadowOracle
 from forsaken.recipe import Recipe
 from forsaken.types import Progress, Tick, silent
-from forsaken.unlearning.table import build
 
 Array = np.ndarray[Any, Any]
 
@@ -102,17 +102,14 @@ class Refit:
 
 def is_corrected(job: Job) -> bool:
     """Return whether the forget samples of a job come with their true labels, and not with those that were learnt."""
-    return getattr(build(job.method.name, job.method.settings), "target", None) == "corrected"
+    return target_of(job) == "corrected"
 
 
 def read_evidence(
     job: Job, folder: Path, certificate: Certificate, *, trains: bool, progress: Progress = silent
 ) -> Evidence:
     """Read what an audit of the run in `folder` needs; for one that `trains` models, with every label."""
-    missing = [path for path in dict.fromkeys(inputs_of(job)) if not path.exists()]
-    if missing:
-        listed = "".join(f"\n  - {path}" for path in missing)
-        raise DataNotFoundError(f"{job.path} names what is not there (paths are relative to it):{listed}")
+    check_there(job, references=False)  # who used up a table of references was told to delete it
     progress(Tick("read", 0, 1))
     loaded = load_model(job)
     after = load_model(job, folder / weights_name(job)).model
@@ -126,7 +123,7 @@ def read_evidence(
     warnings += _doubts(job, certificate, loaded, sets, trains)
     warnings += _odd_labels(sets, answers)
     retrained = _retrained(job, sets, warnings)
-    training = _training(job, loaded) if trains else None
+    training = training_of(job, loaded) if trains else None
     oracle = oracle_of(job, sets, loaded)
     progress(Tick("read", 1, 1))
     return Evidence(loaded, after, sets, oracle, retrained, training, warnings)
@@ -229,7 +226,8 @@ def _retrained(job: Job, sets: Sets, warnings: list[str]) -> Any:
     return None
 
 
-def _training(job: Job, loaded: Format) -> Training | Train | None:
+def training_of(job: Job, loaded: Format) -> Training | Refit | None:
+    """Return how models like the job's are trained; None where nothing says so."""
     if isinstance(loaded, EstimatorFile):
         return Refit(loaded.model)
     if job.audit.recipe is None or job.model.factory is None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from forsaken._keys import key_file
 from forsaken.auditing.result import FILE as AUDIT
-from forsaken.errors import OutputError
+from forsaken.errors import DataNotFoundError, OutputError
 from forsaken.jobs.certificate import FILE
 from forsaken.jobs.settings import Job, Source
 
@@ -19,12 +20,16 @@ __all__ = [
     "KIND",
     "MASK",
     "RECORD_KEY",
+    "REFERENCES",
+    "REFERENCES_KEY",
     "REPORT",
     "RESULT",
     "ROWS",
     "SCHEMA",
+    "check_there",
     "inputs_of",
     "outputs_of",
+    "table_files",
     "weights_name",
 ]
 
@@ -33,6 +38,8 @@ CERTIFICATE = FILE
 RESULT, ARRAYS, REPORT = "result.json", "posteriors.npz", "report.html"
 RECORD_KEY, MASK = "records.key", "mask.safetensors"
 ROWS, COPIES = "rows-to-delete.csv", "copies-that-stay.csv"
+REFERENCES = "references.safetensors"  # the table without the forgotten rows
+REFERENCES_KEY = key_file(Path(REFERENCES)).name
 AUDIT_MODELS = "audit-models"  # what an audit measured of each model that it trained
 
 
@@ -47,16 +54,45 @@ def inputs_of(job: Job) -> Iterator[Path]:
         sources.append(job.audit.nonmembers)
     others = (job.chain.previous, job.output.record_key, job.output.signing_key)
     named += [job.resolve(each) for each in others if each]
-    yield from named
+    yield from (*named, *table_files(job))
     for source in sources:
         yield from _paths(job, source)
+
+
+def table_files(job: Job) -> list[Path]:
+    """Return the table of references and, where the job names no key, the key beside it; nothing without a table."""
+    if job.references is None:
+        return []
+    table = job.resolve(job.references.file)
+    return [table] if job.output.record_key else [table, key_file(table)]
+
+
+def check_there(job: Job, *, references: bool = True) -> None:
+    """Raise an error that lists every file and folder which a job reads and which is not there.
+
+    The table of references counts only with `references`.
+    """
+    table = table_files(job)
+    missing = [path for path in dict.fromkeys(inputs_of(job)) if not path.exists()]
+    if not references:
+        missing = [path for path in missing if path not in table]
+    if not missing:
+        return
+    listed = "".join(f"\n  - {path}" for path in missing)
+    if table and table[0] in missing:
+        listed += f"\nThe table of references is made by: forsaken references fit {job.path}"
+    elif table and table[-1] in missing:
+        listed += "\nThat is the key of the table of references, without which no row is found in it: put it back, or "
+        listed += f"make a new table with: forsaken references fit {job.path} --force"
+    raise DataNotFoundError(f"{job.path} names what is not there (paths are relative to it):{listed}")
 
 
 def outputs_of(job: Job) -> list[str]:
     """Return the names that a run of this job writes for sure."""
     weights = weights_name(job)
     keys = [] if job.output.record_key else [RECORD_KEY]
-    others = [RESULT, ARRAYS, CERTIFICATE, REPORT, *keys, *([MASK] if job.output.mask else [])]
+    table = [] if job.references is None else [REFERENCES, *([REFERENCES_KEY] if keys else [])]
+    others = [RESULT, ARRAYS, CERTIFICATE, REPORT, *keys, *table, *([MASK] if job.output.mask else [])]
     if weights in (*others, AUDIT, AUDIT_MODELS):
         raise OutputError(f"the weights are called {weights}, as another file of the results is; rename them")
     return [weights, *others]

@@ -15,10 +15,11 @@ from filelock import FileLock, Timeout
 
 from forsaken._files import write_atomically
 from forsaken.errors import OutputError
-from forsaken.jobs.files import AUDIT, AUDIT_MODELS, CERTIFICATE, COPIES, MASK, ROWS
+from forsaken.jobs.files import AUDIT, AUDIT_MODELS, CERTIFICATE, COPIES, MASK, REFERENCES, REFERENCES_KEY, ROWS
 
 # What some runs write and others do not; a mask of an earlier run must not outlive its certificate.
-_SOMETIMES = (MASK, COPIES, ROWS, *(f"cleaned{suffix}" for suffix in (".csv", ".npz", ".parquet")))
+_CLEANED = (f"cleaned{suffix}" for suffix in (".csv", ".npz", ".parquet"))
+_SOMETIMES = (MASK, COPIES, ROWS, REFERENCES, REFERENCES_KEY, *_CLEANED)
 # What was made from a run after it, and goes before its certificate does: it must not be taken for another run's.
 _AFTERWARDS = (AUDIT, AUDIT_MODELS)
 _HIDDEN, _LIST, _LOCK = ".unfinished", ".unfinished.json", ".forsaken.lock"

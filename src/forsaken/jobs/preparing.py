@@ -7,11 +7,13 @@ from typing import Any
 
 import torch
 
-from forsaken.errors import DataNotFoundError, ForsakenError, InputError, ModelError, OverlapError
-from forsaken.jobs.files import inputs_of
+from forsaken.errors import ForsakenError, InputError, ModelError, OverlapError
+from forsaken.jobs.files import check_there
 from forsaken.jobs.formats.base import Format
 from forsaken.jobs.formats.table import load_model
 from forsaken.jobs.judge import oracle_of
+from forsaken.jobs.method import by_references, method_of
+from forsaken.jobs.references import Table, table_for
 from forsaken.jobs.rows import Reader
 from forsaken.jobs.sets import Sets, read_sets
 from forsaken.jobs.settings import Job
@@ -19,25 +21,22 @@ from forsaken.models.logits import told
 from forsaken.oracles.shadow import ShadowOracle
 from forsaken.types import Progress, Tick, silent
 from forsaken.unlearning.base import Unlearned
-from forsaken.unlearning.table import build
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A job with its model and its sets read."""
+    """A job with its model, its sets and its table of references read."""
 
     job: Job
     loaded: Format
     sets: Sets
     oracle: ShadowOracle | None
+    table: Table | None = None
 
 
 def prepare_job(job: Job, progress: Progress = silent) -> Prepared:
     """Read everything that a job names."""
-    missing = [path for path in dict.fromkeys(inputs_of(job)) if not path.exists()]
-    if missing:
-        listed = "".join(f"\n  - {path}" for path in missing)
-        raise DataNotFoundError(f"{job.path} names what is not there (paths are relative to it):{listed}")
+    check_there(job)
     progress(Tick("read the model", 0, 1))
     loaded = load_model(job)
     progress(Tick("read the model", 1, 1))
@@ -45,24 +44,28 @@ def prepare_job(job: Job, progress: Progress = silent) -> Prepared:
     progress(Tick("read the data", 0, 1))
     sets = read_sets(job, loaded, reader)
     progress(Tick("read the data", 1, 1))
-    return Prepared(job, loaded, sets, oracle_of(job, sets, loaded))
+    table = None if job.references is None else table_for(job, loaded, len(sets.classes))
+    return Prepared(job, loaded, sets, oracle_of(job, sets, loaded), table)
 
 
 def unlearn_prepared(ready: Prepared, progress: Progress = silent, **changes: Any) -> Unlearned[Any]:
     """Run the job's method, with `changes` to its settings."""
     job, sets = ready.job, ready.sets
-    method = build(job.method.name, {**job.method.settings, **changes})
+    method = method_of(job, **changes)
     if getattr(method, "target", None) in ("class-mean", "corrected") and sets.reference is None:
         raise InputError(
             f'target = "{method.settings["target"]}" needs reference samples, like those to forget but never trained '
             "on, and [data] names none; forsaken unlearn JOB --dry-run says what can serve"
         )
+    if ready.table is not None and by_references(job):
+        ready.table.check_held(job, sets.forget)
     try:
         return method(
             ready.loaded.model,
             sets.forget,
             sets.reference,
             sets.retain,
+            references=None if ready.table is None else ready.table.table,
             forward=ready.loaded.forward,
             seed=job.method.seed,
             progress=progress,

@@ -7,14 +7,17 @@ import time
 from typing import Any
 
 from forsaken._keys import read_record_key
+from forsaken.errors import NotHeldOutError
 from forsaken.jobs.chain import find_previous
 from forsaken.jobs.judge import PARTS, STAGE, Views, doubts, look, numbers
 from forsaken.jobs.keys import read_signing_key
+from forsaken.jobs.method import by_references, method_of
 from forsaken.jobs.preparing import Prepared, prepare_job, unlearn_prepared
+from forsaken.jobs.references import absent, owed_words
 from forsaken.jobs.settings import Job
 from forsaken.models.logits import as_module
 from forsaken.types import Progress, Tick, silent
-from forsaken.unlearning.table import build
+from forsaken.unlearning.forsaken.aims import OUT_OF_FOLD
 
 _TRIAL = 3  # iterations that are timed
 _BESIDES = 5.0  # seconds for starting the program and for the page
@@ -43,13 +46,14 @@ def rehearse(job: Job, progress: Progress = silent) -> dict[str, Any]:
     -------
     dict
         memorised (true, false, or None where it cannot be told), seconds, memory_bytes, parameters, counts,
-        separation, forget_confidence, missing (what is not named and what could serve) and notes.
+        separation, forget_confidence, references (how many of the samples are in the table; None without one),
+        missing (what is not named and what could serve) and notes.
     """
     start = time.perf_counter()
     _check_the_rest(job)
     ready = prepare_job(job, progress)
     reading = time.perf_counter() - start
-    sets, method = ready.sets, build(job.method.name, job.method.settings)
+    sets, method = ready.sets, method_of(job)
     before = look(ready.loaded.model, sets, ready.loaded.forward, progress, 0)
     whole = 3 * len(PARTS)
     progress(Tick(STAGE, whole, whole))  # one model is all that there is to judge here
@@ -68,13 +72,36 @@ def rehearse(job: Job, progress: Progress = silent) -> dict[str, Any]:
         "memorised_by_oracle": found["memorised_before"],
         "forget_confidence": found["forget_confidence"]["before"],
         "separation": None if found["separation"] is None else found["separation"]["before"],
+        "references": _references(ready),
         "missing": missing,
-        "notes": [*sets.notes, *doubts(found, sets)],
+        "notes": [*sets.notes, *doubts(found, sets), *_of_table(ready)],
     }
-    if any(each["needed"] for each in missing):
+    absent_there = told["references"] is not None and told["references"]["not_in_table"] > 0
+    if any(each["needed"] for each in missing) or (absent_there and by_references(job)):
         return told
     tried = _tried(ready, method, reading, progress)
     return told | tried | {"notes": [*told["notes"], *tried["notes"]]}
+
+
+def _references(ready: Prepared) -> dict[str, int] | None:
+    if ready.table is None:
+        return None
+    table = ready.table.table
+    gone = len(absent(table, ready.sets.forget))
+    return {"rows": len(table), "in_table": len(ready.sets.forget) - gone, "not_in_table": gone}
+
+
+def _of_table(ready: Prepared) -> list[str]:
+    """Say what a run would be told about its table of references."""
+    if ready.table is None:
+        return []
+    notes = []
+    if by_references(ready.job):
+        try:
+            ready.table.check_held(ready.job, ready.sets.forget)
+        except NotHeldOutError as error:
+            notes.append(f"a run would be refused: {error}")
+    return notes + ([owed_words(ready.table.table.owed)] if ready.table.table.owed else [])
 
 
 def _check_the_rest(job: Job) -> None:
@@ -98,10 +125,11 @@ def _tried(ready: Prepared, method: Any, reading: float, progress: Progress) -> 
     iterating = found.history[-1].seconds if found.history else 0.0
     each = iterating / max(1, found.iterations)
     most = method.iterations if changes else found.iterations
+    models = 1 if ready.table is None else 1 + len(ready.table.table.models)  # kept ones forget as well
     # Judging and writing take about as long again as reading did.
     return {
         "memorised": True,
-        "seconds": _BESIDES + 2 * reading + (spent - iterating) + each * most,
+        "seconds": _BESIDES + 2 * reading + models * (spent - iterating + each * most),
         "notes": found.notes,
     }
 
@@ -121,7 +149,9 @@ def _missing(ready: Prepared, target: str) -> list[dict[str, Any]]:
                 else "without references there is nothing to compare the forgotten samples with",
                 "what_can_serve": serves,
                 "example": example,
-                "otherwise": 'target = "uniform" in [method] needs none, and claims less',
+                "otherwise": "the table of references is enough to forget by"
+                if target == OUT_OF_FOLD
+                else 'target = "uniform" in [method] needs none, and claims less',
             }
         )
     if sets.retain is None:

@@ -151,12 +151,14 @@ class Reader:
             found = ", ".join(table.column_names)
             raise DataError(f"{name}: {path} has no column {data.label!r} (found: {found}); name the one of the labels")
         column = data.id if data.id in table.column_names else None
+        group = None if self.job.references is None else self.job.references.group
+        beside = [name for name in dict.fromkeys((column, group)) if name is not None and name in table.column_names]
         records = from_table(
             table,
             str(path),
             label=label,
             size=data.size,
-            columns=() if column is None else (column,),
+            columns=beside,
             progress=self.progress,
         )
         return Rows(name, records, name, np.arange(len(records)), records.columns.get(column or ""), path)

@@ -12,6 +12,7 @@ from forsaken.errors import SettingsError, UnknownNameError
 from forsaken.jobs.lines import Where
 from forsaken.jobs.problems import Problem, label, missing, settings_of, shown, unknown, wrong
 from forsaken.jobs.settings import ORIGINS, SETS, SOURCES, origin_problem
+from forsaken.unlearning.forsaken.aims import OUT_OF_FOLD
 from forsaken.unlearning.table import METHODS, build
 
 _STATES, _WHOLE = (".safetensors", ".pt", ".pth"), (".pt2", ".skops")
@@ -63,6 +64,7 @@ def broken_rules(given: Given) -> list[Problem]:
         *_model(given),
         *_sets(given),
         *_method(given),
+        *_references(given),
         *_oracle(given),
         *_output(given),
     ]
@@ -177,9 +179,24 @@ def _method(given: Given) -> Iterator[Problem]:
             ("method", "parameters"), settings.pop("parameters"), 'a pattern such as "layer4.*", or a list of them'
         )
     try:
-        build(name, settings)
+        build(name, settings, references=given.has("references"))
     except SettingsError as error:
         yield from _of_method(str(error), settings)
+
+
+def _references(given: Given) -> Iterator[Problem]:
+    there = given.has("references")
+    if given.get("method", "target") == OUT_OF_FOLD and not there:
+        yield Problem(
+            ("method", "target"),
+            f"[method] target is {OUT_OF_FOLD!r}, which goes by a table of references that the job does not name; add "
+            "a table [references], and make its file with: forsaken references fit",
+        )
+    if there and given.has("references", "group") and not given.has("data", "train"):
+        yield Problem(
+            ("references", "group"),
+            "[references] group names a column of train, which [data] does not give; add train, or leave group out",
+        )
 
 
 def _of_method(text: str, settings: Mapping[str, Any]) -> Iterator[Problem]:

@@ -21,14 +21,16 @@ from forsaken.jobs.certificate import FILE as CERTIFICATE
 from forsaken.jobs.certificate import Certificate, make_certificate
 from forsaken.jobs.chain import Chain, Link, extend, find_previous
 from forsaken.jobs.cleanup import clean
-from forsaken.jobs.files import ARRAYS, KIND, MASK, RECORD_KEY, RESULT, SCHEMA, weights_name
+from forsaken.jobs.files import ARRAYS, KIND, MASK, RECORD_KEY, RESULT, SCHEMA, check_there, weights_name
 from forsaken.jobs.formats.table import load_model
 from forsaken.jobs.judge import STAGE, Views, doubts, look, numbers
 from forsaken.jobs.keys import read_signing_key
+from forsaken.jobs.method import method_of
 from forsaken.jobs.preparing import Prepared, prepare_job, unlearn_prepared
+from forsaken.jobs.references import HandedOn, hand_on, key_place
 from forsaken.jobs.sets import Sets, prepared_for
 from forsaken.jobs.settings import Job
-from forsaken.jobs.statements import Weights
+from forsaken.jobs.statements import ReferenceTable, Weights
 from forsaken.jobs.summary import layers, sample_table
 from forsaken.models.logits import as_module
 from forsaken.models.weights import drift, fingerprint
@@ -36,7 +38,6 @@ from forsaken.provenance import provenance
 from forsaken.types import Progress, Tick, silent
 from forsaken.unlearning.base import Unlearned
 from forsaken.unlearning.forsaken.claims import claim_of
-from forsaken.unlearning.table import build
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,8 @@ def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Pa
     certificate could not be checked without it), or else with a new one.
     """
     start = time.perf_counter()
+    if job.references is not None:
+        check_there(job)  # before the key of the table, which is of no use without it
     old = job.resolve(job.model.weights)
     key, warnings = _record_key(job, folder, key_file)
     signing = None if job.output.signing_key is None else read_signing_key(job.resolve(job.output.signing_key))
@@ -81,13 +84,15 @@ def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Pa
     limits = {"max_drift": job.chain.max_drift, "max_accuracy_loss": job.chain.max_accuracy_loss}
     chain = extend(previous, link, **limits)
     cleaned = clean(ready, folder, warnings, progress)
+    handed_on = _handed_on(ready, folder, progress)
+    warnings += [] if handed_on is None else handed_on.warnings
     result = {
         "schema": SCHEMA,
         "kind": KIND,
         "task": job.folder.resolve().name or "job",
         "seed": job.method.seed,
         **found,
-        **_details(ready, unlearned, views, hashes),
+        **_details(ready, unlearned, views, hashes, [] if handed_on is None else handed_on.notes),
         "speedup": None,
         "counts": _counts(ready.sets) | {"memorised_before": memorised, "kept_members_before": kept},
         "chain": chain.to_dict(),
@@ -101,7 +106,9 @@ def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Pa
     changed = unlearned.stopped != "not-memorised"
     if job.output.mask and changed:
         unlearned.mask.save(folder / MASK)
-    certificate = _certificate(ready, unlearned, chain, hashes, result, (old, goal), time.perf_counter() - start)
+    stated = None if handed_on is None else handed_on.stated
+    took = time.perf_counter() - start
+    certificate = _certificate(ready, unlearned, chain, hashes, result, (old, goal), took, stated)
     if signing is not None:
         certificate = certificate.sign(signing)
     certificate.write(folder / CERTIFICATE)
@@ -109,13 +116,15 @@ def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Pa
 
 
 def _record_key(job: Job, folder: Path, earlier: Path | None) -> tuple[bytes, list[str]]:
-    if job.output.record_key is not None:
-        path = job.resolve(job.output.record_key)
-        warning = key_warning(path)
-        return read_record_key(path), [] if warning is None else [warning]
-    key = new_record_key() if earlier is None else read_record_key(earlier)
-    write_record_key(folder / RECORD_KEY, key)
-    return key, []
+    named = None if job.output.record_key is None else job.resolve(job.output.record_key)
+    if job.references is not None:
+        named = key_place(job)  # one key, so that the hashes of the certificate go by the one of the table
+    warning = None if named is None else key_warning(named)
+    known = named or earlier
+    key = new_record_key() if known is None else read_record_key(known)
+    if job.output.record_key is None:
+        write_record_key(folder / RECORD_KEY, key)
+    return key, [] if warning is None else [warning]
 
 
 def _write_weights(ready: Prepared, unlearned: Unlearned[Any], old: Path, goal: Path) -> None:
@@ -152,7 +161,15 @@ def _views(ready: Prepared, after: object, progress: Progress) -> Views:
     return Views(first, second, third)
 
 
-def _details(ready: Prepared, unlearned: Unlearned[Any], views: Views, hashes: list[str]) -> dict[str, Any]:
+def _handed_on(ready: Prepared, folder: Path, progress: Progress) -> HandedOn | None:
+    if ready.table is None:
+        return None
+    return hand_on(ready.table, ready.job, ready.loaded, ready.sets, folder, progress)
+
+
+def _details(
+    ready: Prepared, unlearned: Unlearned[Any], views: Views, hashes: list[str], notes: list[str]
+) -> dict[str, Any]:
     job, sets = ready.job, ready.sets
     before, after = views.before["forget"], views.after["forget"]
     if ready.oracle is None:
@@ -171,8 +188,8 @@ def _details(ready: Prepared, unlearned: Unlearned[Any], views: Views, hashes: l
         "samples": sample_table(before, after, kind, *scores, hashes=hashes),
         "target": claim_of(job.method.name, facts).to_dict(),
         "facts": facts,
-        "notes": [*sets.notes, *unlearned.notes],
-        "settings": {"name": job.method.name, **build(job.method.name, job.method.settings).settings},
+        "notes": [*sets.notes, *unlearned.notes, *notes],
+        "settings": {"name": job.method.name, **method_of(job).settings},
         "history": [asdict(step) for step in unlearned.history],
     }
 
@@ -204,11 +221,15 @@ def _certificate(
     result: dict[str, Any],
     weights: tuple[Path, Path],
     seconds: float,
+    references: ReferenceTable | None,
 ) -> Certificate:
     job, forget = ready.job, ready.sets.rows["forget"]
     told = ("fr", "cfr", "accuracy_before", "accuracy_after", "forget_confidence", "separation", "retrain", "oracle")
     from_file = isinstance(forget.content, Records) and forget.path is not None
-    size = None if job.data.size is None else list(job.data.size)
+    read_as: dict[str, Any] = {"label": job.data.label, "id": job.data.id}
+    read_as["size"] = None if job.data.size is None else list(job.data.size)
+    if job.references is not None and job.references.group is not None:
+        read_as["group"] = job.references.group
     return make_certificate(
         old=Weights.of(weights[0], ready.loaded.name),
         new=Weights.of(weights[1], ready.loaded.name),
@@ -216,7 +237,7 @@ def _certificate(
         settings=result["settings"],
         job=job.to_dict(),
         hashes=hashes,
-        read_as={"label": job.data.label, "id": job.data.id, "size": size} if from_file else None,
+        read_as=read_as if from_file else None,
         target=result["target"] if unlearned.stopped != "not-memorised" else None,
         profile="confidence" if ready.oracle is None else "quick",
         numbers={name: result[name] for name in told} | {"counts": result["counts"]},
@@ -225,5 +246,6 @@ def _certificate(
         stopped=unlearned.stopped,
         chain=chain.to_dict(),
         mask_kept=job.output.mask and unlearned.stopped != "not-memorised",
+        references=references,
         time=result["chain"]["links"][-1]["time"],
     )

@@ -24,7 +24,7 @@ from forsaken.models.logits import predict_logits
 Array = np.ndarray[Any, Any]
 
 # Whose labels must be the model's classes; others may have classes of their own, and then nobody reads them.
-_LABELLED = ("retain", "kept", "test")
+_LABELLED = ("retain", "kept", "test", "train")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +80,20 @@ def read_sets(job: Job, loaded: Format, reader: Reader, *, audit: bool = False) 
     parts = {name: ready.get(name) for name in ("reference", "retain", "kept", "test", "members", "nonmembers")}
     parts["strangers"] = ready.get(STRANGERS)
     return Sets(forget=ready["forget"], **parts, rows=rows, classes=tuple(classes), notes=notes)
+
+
+def read_train(job: Job, loaded: Format, reader: Reader) -> tuple[Samples, Rows, int]:
+    """Read and prepare all of the training data, with labels, and no other set; tell the model's classes too."""
+    rows = reader.given("train")
+    if rows is None:
+        raise InputError("[data] names no train; give all of the training data")
+    (samples,) = _preparation(job, loaded)([rows])
+    count = predict_logits(loaded.model, samples.rows([0]), forward=loaded.forward).shape[1]
+    classes = _class_names(job, loaded, {"train": rows}, count, [])
+    samples = _numbered(samples, rows, classes, count, loaded)
+    if samples.labels is None:
+        raise InputError("the training data have no labels, and models are trained on them; give the column of labels")
+    return samples, rows, count
 
 
 def prepared_for(job: Job, other: Format, sets: Sets) -> Sets:

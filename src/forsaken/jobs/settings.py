@@ -18,6 +18,7 @@ from forsaken.auditing.result import Profile
 NAME = "forsaken.toml"
 LARGEST_SEED = 2**32 - 1
 LEAST, MOST = 4, 4096  # models of an audit
+FEWEST_FOLDS, MOST_FOLDS = 2, 64
 _DEVICE = re.compile(r"cpu|mps|cuda(:[0-9]{1,3})?")
 
 
@@ -182,6 +183,21 @@ class MethodSettings(Settings):
     settings: dict[str, Any] = {}
 
 
+class ReferenceSettings(Settings):
+    """[references]: the table of what models that never saw a row say about it, and how it is made."""
+
+    file: PathText = Field(default="references.safetensors", description='a path such as "references.safetensors"')
+    folds: int = Field(
+        default=4,
+        ge=FEWEST_FOLDS,
+        le=MOST_FOLDS,
+        description=f"a whole number from {FEWEST_FOLDS} to {MOST_FOLDS}, such as 4",
+    )
+    group: Column | None = Field(default=None, description='the name of a column of train, such as "person"')
+    keep_models: bool = Field(default=False, description="true or false")
+    seed: int = Field(default=0, ge=0, le=LARGEST_SEED, description=f"a whole number from 0 to {LARGEST_SEED}")
+
+
 class OracleSettings(Settings):
     """[oracle]: who judges membership, and the yardstick."""
 
@@ -242,6 +258,7 @@ class Job(Settings):
     model: ModelSettings = Field(description="a table with the model's weights")
     data: DataSettings = Field(description="a table with the samples to forget")
     method: MethodSettings = Field(default=MethodSettings(), description="a table with the settings of the method")
+    references: ReferenceSettings | None = Field(default=None, description="a table with settings such as folds = 4")
     oracle: OracleSettings | None = Field(
         default=None, description="a table with the file of an oracle, or a shadow model"
     )
@@ -272,6 +289,7 @@ TABLES: dict[str, type[Settings]] = {
     "model": ModelSettings,
     "data": DataSettings,
     "method": MethodSettings,
+    "references": ReferenceSettings,
     "oracle": OracleSettings,
     "audit": AuditSettings,
     "chain": ChainSettings,

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    SerializerFunctionWrapHandler,
+    StringConstraints,
+    model_serializer,
+    model_validator,
+)
 
 from forsaken.jobs.hashes import file_hash
 
@@ -14,12 +23,34 @@ Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Time = Annotated[str, StringConstraints(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(\+00:00|Z)$")]
 Words = Annotated[str, StringConstraints(min_length=1)]
 Amount = Annotated[float, Field(ge=0)]
+Whole = Annotated[int, Field(ge=0)]
 
 
 class Statement(BaseModel):
     """A part of a certificate: its types are exact, and it has no other fields."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+
+class LaterStatement(Statement):
+    """A part with fields that older versions do not have: these are left out where they say nothing.
+
+    So an older certificate stays the same to the last bit, and so do its hash and its signature. There is one way only
+    to say nothing: a null in such a place is refused.
+    """
+
+    later: ClassVar[tuple[str, ...]] = ()
+
+    @model_validator(mode="after")
+    def _said_once(self) -> Self:
+        if any(name in self.model_fields_set and getattr(self, name) is None for name in self.later):
+            raise ValueError("a part that says nothing must be left out")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _without_gaps(self, plainly: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        content: dict[str, Any] = plainly(self)
+        return {name: value for name, value in content.items() if name not in self.later or value is not None}
 
 
 class Weights(Statement):
@@ -51,12 +82,18 @@ class Settings(Statement):
     job_sha256: Digest | None
 
 
-class ReadAs(Statement):
-    """How the file of the records was read: the columns of labels and ids, and the size of pictures."""
+class ReadAs(LaterStatement):
+    """How the file of the records was read: the columns of labels and ids, and the size of pictures.
+
+    `group` is the column that said whose each row is, where the run had one.
+    """
+
+    later: ClassVar[tuple[str, ...]] = ("group",)
 
     label: Words
     id: Words | None
     size: tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]] | None
+    group: Words | None = None
 
 
 class Forgotten(Statement):
@@ -143,6 +180,24 @@ class MaskFate(Statement):
     """Whether the mask, which can restore the memory, was kept."""
 
     kept: bool
+
+
+class ReferenceTable(Statement):
+    """The table of references that the run read: its SHA-256, and how it came about.
+
+    `forgotten` rows had been taken out of it before this run; `models_owe` is how many forgotten records the models
+    kept in it still remember after this run.
+    """
+
+    sha256: Digest
+    rows: Whole
+    folds: Whole
+    by: Literal["row", "group", "claim"]
+    steps: Whole | None
+    claimed: Whole
+    forgotten: Whole
+    models_kept: Whole
+    models_owe: Whole
 
 
 class Signature(Statement):

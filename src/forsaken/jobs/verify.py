@@ -48,13 +48,16 @@ class Verification:
     Attributes
     ----------
     checks : tuple of Check
-        Weights, signature, records, chain.
+        Weights, signature, records, chain; and references, where the run had a table of them.
     signer : str
         "known" if the key that must have signed was given, "unknown" if any key would do, "nobody" if unsigned.
+    owed : int
+        How many forgotten records the models kept beside the run's references still remember, by its own word.
     """
 
     checks: tuple[Check, ...]
     signer: Signer
+    owed: int = 0
 
     @property
     def passed(self) -> bool:
@@ -67,7 +70,8 @@ class Verification:
         failed = [check.name for check in self.checks if check.passed is False]
         if failed:
             return f"NOT verified: {len(failed)} of {len(self.checks)} checks failed ({', '.join(failed)})."
-        return _VERDICTS[self.signer]
+        rest = f" But {_owed(self.owed)}." if self.owed else ""
+        return f"{_VERDICTS[self.signer]}{rest}"
 
 
 def verify_certificate(
@@ -99,9 +103,11 @@ def verify_certificate(
         check_signature(certificate, public),
         check_records(certificate, records, record_key),
         check_chain(certificate, previous),
+        *check_references(certificate),
     )
     signer: Signer = "nobody" if certificate.signature is None else "known" if public else "unknown"
-    return Verification(checks, signer)
+    owed = 0 if certificate.references is None else certificate.references.models_owe
+    return Verification(checks, signer, owed)
 
 
 def check_weights(certificate: Certificate, found: str) -> Check:
@@ -177,6 +183,21 @@ def check_chain(certificate: Certificate, previous: Sequence[Certificate]) -> Ch
     return Check("chain", True, f"all {len(links)} requests join up, each starting from the weights of the one before")
 
 
+def check_references(certificate: Certificate) -> Iterator[Check]:
+    """Tell what a certificate says about the run's references, where it had some: there is nothing to compare with."""
+    stated = certificate.references
+    if stated is None:
+        return
+    how = "handed in" if stated.by == "claim" else f"{stated.folds} folds by {stated.by}"
+    words = f"by its own word a table of {stated.rows} rows ({how}) with SHA-256 {stated.sha256}"
+    yield Check("references", None, f"{words}; {_owed(stated.models_owe)}" if stated.models_owe else words)
+
+
+def _owed(count: int) -> str:
+    records = "1 forgotten record" if count == 1 else f"{count} forgotten records"
+    return f"models that were kept beside its references still remember {records}"
+
+
 def _breaks(known: dict[int, Certificate], links: tuple[Link, ...]) -> Iterator[str]:
     for number, one in sorted(known.items()):
         own = one.chain.links
@@ -205,5 +226,5 @@ def _read_as(path: Path, way: ReadAs) -> Records:
     label = way.label if way.label in table.column_names else LABEL
     if label != way.label and label in table.column_names:
         raise DataError(f"{path} has no column {way.label!r}, the labels of the forgotten records; rename its column")
-    columns = [way.id] if way.id and way.id in table.column_names else []
+    columns = [name for name in dict.fromkeys((way.id, way.group)) if name and name in table.column_names]
     return from_table(table, str(path), label=label, size=way.size, columns=columns)

@@ -119,8 +119,11 @@ class ShadowOracle(Oracle):
             raise OracleError(
                 f"the posteriors have shape {posterior.shape} or are not finite, expected (samples, {self.classes})"
             )
-        scores = self._booster.predict(_trees().DMatrix(top_posteriors(posterior)))
-        return np.asarray(scores, dtype=np.float64)
+        return self.score_top(top_posteriors(posterior))
+
+    def score_top(self, top: Array) -> Array:
+        """Return the probability of membership for rows of what `top_posteriors` keeps."""
+        return np.asarray(self._booster.predict(_trees().DMatrix(top)), dtype=np.float64)
 
     def evaluate_posteriors(self, members: Array, nonmembers: Array) -> OracleReport:
         """Judge the oracle on posteriors of which the truth is known."""

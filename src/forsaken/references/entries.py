@@ -16,7 +16,7 @@ Array = np.ndarray[Any, Any]
 CLAIMED = -1  # the fold of a row whose logits somebody handed in
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Entries:
     """What is known of each row of the training data, in their order.
 
@@ -67,20 +67,3 @@ class Entries:
             np.concatenate([self.fold, other.fold]),
             torch.cat([self.logits, other.logits]),
         )
-
-    def fold_for(self, content: Array, groups: Array | None, folds: int) -> Array:
-        """Return a fold for each new row: its group's, or that of the fewest rows; copies go together."""
-        sizes = np.bincount(self.fold[(self.fold >= 0) & (self.fold < folds)], minlength=folds)
-        known: dict[bytes, int] = {}
-        if self.groups is not None:
-            known |= dict(zip(as_keys(self.groups), self.fold.tolist(), strict=True))
-        chosen = []
-        names = as_keys(content if groups is None else groups)
-        for name, row in zip(names, as_keys(content), strict=True):
-            fold = known.get(name, known.get(row))
-            if fold is None or not 0 <= fold < folds:
-                fold = int(sizes.argmin())
-            known[name] = known[row] = fold
-            sizes[fold] += 1
-            chosen.append(fold)
-        return np.array(chosen, dtype=np.int64)

@@ -17,7 +17,10 @@ from forsaken.errors import InputError, ModelError, SettingsError
 from forsaken.models.logits import predict_logits
 from forsaken.models.train import Training
 from forsaken.references.entries import Entries
-from forsaken.references.fitting import Train, trained_on
+from forsaken.references.fitting import Train, checked_steps, trained_on
+from forsaken.references.folds import units
+from forsaken.references.handed import in_order
+from forsaken.references.kept import built
 from forsaken.references.keys import as_keys, group_hashes, row_hashes
 from forsaken.types import Progress
 
@@ -39,7 +42,10 @@ def extend(
     progress: Progress,
 ) -> None:
     """Add rows to a table; see `References.extend`."""
-    samples = Samples.read(data, "data", seed=checked_seed(seed))
+    start, count = checked_seed(seed), checked_steps(steps)
+    if groups is not None:
+        in_order(data, "data", "groups follow the order")
+    samples = Samples.read(data, "data", seed=start)
     if (groups is None) != (table.entries.groups is None):
         wanted = "no groups" if table.entries.groups is None else "groups, as it was made with them"
         raise InputError(f"the table has {wanted}; give groups= accordingly")
@@ -52,12 +58,12 @@ def extend(
         return
     samples, content = samples.rows(new), content[new]
     names = None if names is None else names[new]
-    if table.models:
-        fold = table.entries.fold_for(content, names, len(table.models))
+    if table.models and table.taught is not None:
+        fold = table.taught.fold_for(content, names, table.entries, len(table.models))
         logits = asked(table, samples, fold)
     else:
         logits, seconds = trained(
-            table, samples, names, train=train, old=old, steps=steps, seed=seed, progress=progress
+            table, samples, names, train=train, old=old, steps=count, seed=start, progress=progress
         )
         fold = np.full(len(samples), max(0, int(table.entries.fold.max(initial=-1)) + 1))
         table.origin = replace(table.origin, costs=table.origin.costs.plus(seconds))
@@ -65,9 +71,9 @@ def extend(
 
 
 def asked(table: References, new: Samples, fold: Array) -> Tensor:
-    """Return what the kept model of each new row's fold says about it: none of them was trained on a new row."""
+    """Return what the kept model of each new row's fold says about it."""
     logits = torch.empty(len(new), table.classes)
-    for at, model in enumerate(table.models):
+    for at, model in enumerate(built(table.models)):
         rows = np.flatnonzero(fold == at)
         if len(rows):
             said = predict_logits(model, Samples(new.rows(rows).inputs), forward=table.forward)
@@ -88,13 +94,16 @@ def trained(
 ) -> tuple[Tensor, float]:
     """Return what a model says about the new rows that was trained on the old ones, and its seconds.
 
-    Old rows of groups that a new row belongs to are left out of the training.
+    Old rows of groups that a new row belongs to are left out of the training, and so are those which copies tie to
+    them.
     """
     if train is None or old is None:
         raise SettingsError(
             "the table keeps no models (keep_models=True does), so that one must be trained without the new rows; "
             "give train= and old=, all the rows that the table was made from"
         )
+    if not isinstance(train, Training):
+        in_order(old, "old", "a function's rows follow the order")
     before = Samples.read(old, "old", seed=seed)
     keys, known = as_keys(row_hashes(before, table.key)), table.entries.places
     strange = [at for at, key in enumerate(keys) if key not in known]
@@ -105,8 +114,8 @@ def trained(
         )
     barred = np.zeros(len(keys), dtype=bool)
     if groups is not None and table.entries.groups is not None:
-        wanted, own = set(as_keys(groups)), as_keys(table.entries.groups)
-        barred = np.array([own[known[key]] in wanted for key in keys], dtype=bool)
+        near = _near(table.entries, groups)
+        barred = np.array([key in near for key in keys], dtype=bool)
     if barred.all():
         raise InputError("every row of old belongs to a group of the new rows, so that none is left to train on")
     start = time.perf_counter()
@@ -125,3 +134,14 @@ def trained(
     if logits.shape[1] != table.classes:
         raise ModelError(f"the new model tells {logits.shape[1]} classes apart, the table has {table.classes}")
     return logits, seconds
+
+
+def _near(table: Entries, groups: Array) -> set[bytes]:
+    """Return the content of the table's rows that belong to these groups, directly or by way of copies."""
+    if table.groups is None:
+        return set()
+    own, names = as_keys(table.content), as_keys(table.groups)
+    unit = units(own, names)
+    wanted = set(as_keys(groups))
+    found = {at for at, name in zip(unit.tolist(), names, strict=True) if name in wanted}
+    return {key for at, key in zip(unit.tolist(), own, strict=True) if at in found}

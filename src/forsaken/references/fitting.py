@@ -6,8 +6,8 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from forsaken._files import write_atomically
+from forsaken._keys import new_record_key, read_record_key, write_record_key
 from forsaken._random import generator, torch_seed
 from forsaken.data.nest import row_keys
 from forsaken.data.samples import Samples
@@ -36,6 +37,7 @@ Train: TypeAlias = Callable[[Array, int | None, int], object]
 
 STAGE = "train models without a fold each"
 _SEEDS = 82  # purpose of the seed
+_KEY = "references.key"  # the file of a key that nobody named, for as long as a fit is not done
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +86,7 @@ class CrossFit:
     def __post_init__(self) -> None:
         if not isinstance(self.train, Training) and not callable(self.train):
             raise _no_training(self.train)
-        if self.steps is not None and (
-            isinstance(self.steps, bool) or not isinstance(self.steps, int) or self.steps < 1
-        ):
-            raise SettingsError(f"steps is {self.steps!r}, expected a whole number >= 1, or None")
+        object.__setattr__(self, "steps", checked_steps(self.steps))
 
     @cached_property
     def count(self) -> int:
@@ -124,6 +123,8 @@ class CrossFit:
         for at in range(self.count):
             if (path := self._path(at)) is not None:
                 path.unlink(missing_ok=True)
+        if self.folder is not None and self.folder.is_dir() and not any(self.folder.glob("fold-*")):
+            (self.folder / _KEY).unlink(missing_ok=True)
         return [found[at] for at in range(self.count)]
 
     def rows_of(self, at: int) -> tuple[Array, Array]:
@@ -141,7 +142,12 @@ class CrossFit:
                 yield at, self._alone(at)
             progress(Tick(STAGE, len(missing), len(missing)))
         else:
-            each = fan_out(self._alone, missing, engine=engine, workers=workers, progress=progress, stage=STAGE)
+            # The key stays here. A worker on this machine keeps what is done where a killed run will look for it.
+            work = partial(_on_ray, replace(self, key=b"", folder=None))
+            jobs = [(at, path if (path := self._path(at)) is None else path.absolute()) for at in missing]
+            if self.folder is not None:
+                self.folder.mkdir(parents=True, exist_ok=True)
+            each = fan_out(work, jobs, engine=engine, workers=workers, progress=progress, stage=STAGE)
             yield from zip(missing, each, strict=True)
 
     def _together(self, training: Training, missing: Sequence[int], progress: Progress) -> Iterator[tuple[int, Fold]]:
@@ -187,12 +193,9 @@ class CrossFit:
 
     def _keep(self, at: int, fold: Fold) -> None:
         path = self._path(at)
-        if path is None or self.keep_models:
-            return  # a model can be rebuilt by who knows its class alone
-        path.parent.mkdir(parents=True, exist_ok=True)
-        told = {"seconds": repr(fold.seconds)}
-        content = safetensors.torch.save({"logits": fold.logits.contiguous()}, metadata=told)
-        write_atomically(path, content, private=True)
+        if path is not None and not self.keep_models:  # a model can be rebuilt by who knows its class alone
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _write(path, fold)
 
     def _kept(self, at: int) -> Fold | None:
         path = self._path(at)
@@ -203,19 +206,19 @@ class CrossFit:
                 logits, seconds = file.get_tensor("logits"), float((file.metadata() or {})["seconds"])
         except (safetensors.SafetensorError, OSError, KeyError, ValueError):
             return None  # damaged: it is made anew, and then replaced
-        held = len(self.rows_of(at)[1])
-        return Fold(logits, seconds) if logits.dim() == 2 and len(logits) == held else None
+        whole = logits.dim() == 2 and len(logits) == len(self.rows_of(at)[1]) and logits.dtype == torch.float32
+        return Fold(logits, seconds) if whole and bool(torch.isfinite(logits).all()) else None
 
     @cached_property
     def _identity(self) -> str:
         """Return a keyed hash of all that decides the models; of a function only its name is known."""
-        told: dict[str, Any] = {"steps": self.steps_each, "seeds": self.seeds}
+        told: dict[str, Any] = {"steps": self.steps_each, "seeds": self.seeds, "forward": _name(self.forward)}
         if isinstance(self.train, Training):
             with torch_seed(0):
                 network: nn.Module = as_module(self.train.build())
             told |= {"recipe": self.train.recipe.to_dict(), "network": fingerprint(network), "text": str(network)}
         else:
-            told["train"] = f"{getattr(self.train, '__module__', '')}.{getattr(self.train, '__qualname__', '')}"
+            told["train"] = _name(self.train)
         digest = hashlib.blake2b(self.key, digest_size=32)
         digest.update(json.dumps(told, sort_keys=True).encode())
         digest.update(np.ascontiguousarray(self.fold).tobytes())
@@ -255,6 +258,47 @@ def trained_on(
     return network.model if isinstance(network, LogitModel) else network
 
 
+def key_in(folder: Path) -> bytes:
+    """Return the key of the fit that was begun in a folder; a new one where there is none. A key is a fit's name."""
+    path = folder / _KEY
+    if not path.is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        write_record_key(path, new_record_key())
+    return read_record_key(path)
+
+
+def checked_steps(steps: object) -> int | None:
+    """Return the steps of a training, or raise a `SettingsError`."""
+    if steps is None:
+        return None
+    if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 1:
+        raise SettingsError(f"steps is {steps!r}, expected a whole number >= 1, or None")
+    return int(steps)
+
+
+def _on_ray(plan: CrossFit, job: tuple[int, Path | None]) -> Fold:
+    at, path = job
+    fold = plan._alone(at)
+    # On another machine, where that folder is not, nothing is left behind.
+    if path is not None and not plan.keep_models and path.parent.is_dir():
+        _write(path, fold)
+    return fold
+
+
+def _write(path: Path, fold: Fold) -> None:
+    told = {"seconds": repr(fold.seconds)}
+    content = safetensors.torch.save({"logits": fold.logits.contiguous()}, metadata=told)
+    write_atomically(path, content, private=True)
+
+
+def _name(function: object) -> str:
+    """Return the name of a function, or of the class of something else that can be called."""
+    if isinstance(function, partial):
+        return f"partial of {_name(function.func)}"
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
 def _no_training(train: object) -> SettingsError:
     return SettingsError(
         f"train is of type {type(train).__name__}, expected a function (rows, steps, seed) -> model, or "
@@ -263,5 +307,5 @@ def _no_training(train: object) -> SettingsError:
 
 
 def _bytes(data: Samples) -> bytes:
-    labels = b"" if data.labels is None else data.labels.to(torch.int64).numpy().tobytes()
+    labels = b"" if data.labels is None else data.labels.cpu().to(torch.int64).numpy().tobytes()
     return b"".join(row_keys(data.inputs)) + labels

@@ -44,7 +44,7 @@ def deal(content: Sequence[Hashable], groups: Sequence[Hashable] | None, *, fold
         raise SettingsError(f"folds is {folds!r}, expected a whole number >= {LEAST}; 4 is a good one")
     if groups is not None and len(groups) != len(content):
         raise InputError(f"groups names the group of {len(groups)} rows, but there are {len(content)}; give one a row")
-    unit = _units(content, groups)
+    unit = units(content, groups)
     count = int(unit.max(initial=-1)) + 1
     if count < folds:
         what = "rows that differ" if groups is None else "groups that share no row"
@@ -57,7 +57,7 @@ def deal(content: Sequence[Hashable], groups: Sequence[Hashable] | None, *, fold
     return fold
 
 
-def _units(content: Sequence[Hashable], groups: Sequence[Hashable] | None) -> Array:
+def units(content: Sequence[Hashable], groups: Sequence[Hashable] | None) -> Array:
     """Return the number of each row's unit: rows joined by equal content or by a group, one by way of the other."""
     first: dict[tuple[str, Hashable], int] = {}
     parent = list(range(len(content)))

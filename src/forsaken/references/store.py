@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,24 +17,23 @@ import torch
 from torch import Tensor, nn
 
 from forsaken._files import write_atomically
-from forsaken._keys import read_record_key, write_record_key
+from forsaken._keys import key_file, read_record_key, write_record_key
+from forsaken._random import torch_seed
 from forsaken.errors import DataError, DataNotFoundError, ModelError, SettingsError
 from forsaken.models.logits import Forward, as_module
-from forsaken.references.entries import Entries
-from forsaken.references.keys import WIDTH
+from forsaken.references.entries import CLAIMED, Entries
+from forsaken.references.kept import Taught, Weights
+from forsaken.references.keys import WIDTH, checked_key
 from forsaken.references.origin import Costs, Origin
 
 if TYPE_CHECKING:
     from forsaken.references.table import References
 
+Array = np.ndarray[Any, Any]
+
 FORMAT, SCHEMA = "forsaken.references", 1
-_MODEL = "model"
-_PARTS = {"content", "groups", "fold", "logits"}
-
-
-def key_file(path: Path) -> Path:
-    """Return where the key of a table lies unless it is named: beside it."""
-    return path.with_name(path.name + ".key")
+_MODEL, _TAUGHT = "model", "taught."
+_NAME = re.compile(rf"{_MODEL}\.(0|[1-9][0-9]{{0,8}})/.+", re.DOTALL)
 
 
 def save(table: References, path: Path) -> Path:
@@ -60,19 +61,12 @@ def load(
 ) -> References:
     """Read a table; nothing is unpickled."""
     told, tensors = read_table(path)
-    secret = read_record_key(key_file(path)) if key is None else key
+    secret = read_record_key(key_file(path)) if key is None else checked_key(key)
     origin = Origin(**{**told["origin"], "costs": Costs(**told["origin"]["costs"])})
-    models: tuple[nn.Module, ...] = ()
-    if told["models"] and build is not None:
-        models = tuple(_model(build(), at, tensors, path) for at in range(told["models"]))
-    groups = tensors.get("groups")
-    entries = Entries(
-        tensors["content"].numpy(),
-        None if groups is None else groups.numpy(),
-        tensors["fold"].numpy().astype(np.int64),
-        tensors["logits"],
-    )
-    return kind(entries, secret, origin, models, told["forgotten"], told["owed"], forward)
+    models = tuple(_model(build, at, tensors, path) for at in range(told["models"]))
+    entries = Entries(*_rows("", tensors), tensors["logits"])
+    taught = Taught(*_rows(_TAUGHT, tensors)) if models else None
+    return kind(entries, secret, origin, models, told["forgotten"], told["owed"], forward, taught)
 
 
 def read_table(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -92,7 +86,7 @@ def read_table(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     try:
         told = json.loads(about["about"])
         _check(told, tensors)
-    except (KeyError, TypeError, ValueError) as error:
+    except (LookupError, TypeError, ValueError, RecursionError) as error:
         raise DataError(f"{path} is damaged ({type(error).__name__}: {error}); restore it, or fit anew") from error
     return told, tensors
 
@@ -106,8 +100,13 @@ def _content(table: References) -> bytes:
     }
     if entries.groups is not None:
         tensors["groups"] = torch.from_numpy(entries.groups)
+    if table.models and table.taught is not None:
+        tensors[f"{_TAUGHT}content"] = torch.from_numpy(table.taught.content.copy())
+        tensors[f"{_TAUGHT}fold"] = torch.from_numpy(table.taught.fold.astype(np.int32))
+        if table.taught.groups is not None:
+            tensors[f"{_TAUGHT}groups"] = torch.from_numpy(table.taught.groups.copy())
     for at, model in enumerate(table.models):
-        for name, value in as_module(model).state_dict().items():
+        for name, value in _state(model).items():
             tensors[f"{_MODEL}.{at}/{name}"] = value.detach().cpu().contiguous().clone()
     costs = {"seconds": origin.costs.seconds, "trainings": origin.costs.trainings}
     told = {
@@ -123,33 +122,76 @@ def _content(table: References) -> bytes:
 def _check(told: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
     if told["schema"] != SCHEMA:
         raise ValueError(f"schema {told['schema']!r}, this package reads {SCHEMA}")
-    rows = len(tensors["fold"])
-    wanted: dict[str, tuple[tuple[int, ...], torch.dtype]] = {
-        "content": ((rows, WIDTH), torch.uint8),
-        "fold": ((rows,), torch.int32),
-        "logits": ((rows, tensors["logits"].shape[-1]), torch.float32),
-    }
-    if "groups" in tensors:
-        wanted["groups"] = ((rows, WIDTH), torch.uint8)
-    for name, (shape, kind) in wanted.items():
-        if tuple(tensors[name].shape) != shape or tensors[name].dtype != kind:
-            raise ValueError(f"{name} has shape {tuple(tensors[name].shape)} of {tensors[name].dtype}")
-    strange = [name for name in tensors if name not in _PARTS and not name.startswith(f"{_MODEL}.")]
-    if strange:
-        raise ValueError(f"{strange[0]} is not known")
-    if not bool(torch.isfinite(tensors["logits"]).all()):
-        raise ValueError("logits that are not finite")
-    for name, kinds in {"forgotten": int, "owed": int, "models": int, "origin": dict}.items():
-        if not isinstance(told[name], kinds):
-            raise TypeError(f"{name} is {type(told[name]).__name__}")
     origin = told["origin"]
     if set(origin) != {"folds", "by", "steps", "seed", "costs"} or set(origin["costs"]) != {"seconds", "trainings"}:
         raise ValueError("its origin is not told")
+    numbers = {name: told[name] for name in ("forgotten", "owed", "models")}
+    numbers |= {"folds": origin["folds"], "seed": origin["seed"], "trainings": origin["costs"]["trainings"]}
+    numbers |= {} if origin["steps"] is None else {"steps": origin["steps"]}
+    for name, value in numbers.items():
+        if type(value) is not int or value < 0:
+            raise ValueError(f"{name} is no number >= 0")
+    seconds = origin["costs"]["seconds"]
+    if type(seconds) not in (int, float) or not math.isfinite(seconds) or seconds < 0:
+        raise ValueError("seconds is no number >= 0")
+    if origin["by"] not in ("row", "group", "claim"):
+        raise ValueError("what the folds were drawn by is not known")
+    models, grouped = told["models"], origin["by"] == "group"
+    count = _check_rows("", tensors, grouped=grouped, folds=models or None)
+    logits = tensors["logits"]
+    if logits.dim() != 2 or len(logits) != count or logits.shape[1] < 2 or logits.dtype != torch.float32:
+        raise ValueError(f"logits has shape {tuple(logits.shape)} of {logits.dtype}")
+    if not bool(torch.isfinite(logits).all()):
+        raise ValueError("logits that are not finite")
+    known = {"logits", *_names("", grouped=grouped)}
+    if models:
+        _check_rows(_TAUGHT, tensors, grouped=grouped, folds=models)
+        known |= _names(_TAUGHT, grouped=grouped)
+    parts = [_NAME.fullmatch(name) for name in tensors if name not in known]
+    if None in parts:
+        raise ValueError("it holds a tensor that is not known")
+    there = {int(part[1]) for part in parts if part is not None}
+    if len(there) != models or max(there, default=-1) >= models:
+        raise ValueError(f"it holds {len(there)} models, but tells of {models}")
 
 
-def _model(network: nn.Module, at: int, tensors: Mapping[str, Tensor], path: Path) -> nn.Module:
+def _check_rows(start: str, tensors: Mapping[str, Tensor], *, grouped: bool, folds: int | None) -> int:
+    fold = tensors[f"{start}fold"]
+    if fold.dim() != 1 or fold.dtype != torch.int32:
+        raise ValueError(f"{start}fold has shape {tuple(fold.shape)} of {fold.dtype}")
+    for name in _names(start, grouped=grouped) - {f"{start}fold"}:
+        part = tensors[name]
+        if tuple(part.shape) != (len(fold), WIDTH) or part.dtype != torch.uint8:
+            raise ValueError(f"{name} has shape {tuple(part.shape)} of {part.dtype}")
+    low = CLAIMED if folds is None else 0
+    if len(fold) and (int(fold.min()) < low or (folds is not None and int(fold.max()) >= folds)):
+        raise ValueError(f"{start}fold has numbers of no fold")
+    return len(fold)
+
+
+def _names(start: str, *, grouped: bool) -> set[str]:
+    return {f"{start}{name}" for name in ("content", "fold", *(("groups",) if grouped else ()))}
+
+
+def _rows(start: str, tensors: Mapping[str, Tensor]) -> tuple[Array, Array | None, Array]:
+    groups = tensors.get(f"{start}groups")
+    fold = tensors[f"{start}fold"].numpy().astype(np.int64)
+    return tensors[f"{start}content"].numpy(), None if groups is None else groups.numpy(), fold
+
+
+def _state(model: object) -> Mapping[str, Tensor]:
+    return model.state if isinstance(model, Weights) else as_module(model).state_dict()
+
+
+def _model(
+    build: Callable[[], nn.Module] | None, at: int, tensors: Mapping[str, Tensor], path: Path
+) -> nn.Module | Weights:
     start = f"{_MODEL}.{at}/"
     state = {name.removeprefix(start): value for name, value in tensors.items() if name.startswith(start)}
+    if build is None:
+        return Weights(state)
+    with torch_seed(0):
+        network = as_module(build())
     try:
         network.load_state_dict(state)
     except RuntimeError as error:

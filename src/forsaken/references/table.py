@@ -12,19 +12,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from forsaken._keys import KEY_BYTES, new_record_key
 from forsaken._random import checked_seed
 from forsaken.data.samples import Samples
-from forsaken.errors import NotHeldOutError, SettingsError
-from forsaken.models.logits import Forward
+from forsaken.errors import NotHeldOutError
+from forsaken.models.logits import Forward, as_module
 from forsaken.models.train import Training
 from forsaken.progress import reporter
 from forsaken.references import extending, store
 from forsaken.references.entries import CLAIMED, Entries
-from forsaken.references.fitting import CrossFit, Train
+from forsaken.references.fitting import CrossFit, Train, key_in
 from forsaken.references.folds import deal
-from forsaken.references.handed import answers, as_given
-from forsaken.references.keys import as_keys, group_hashes, row_hashes
+from forsaken.references.handed import answers, as_given, in_order
+from forsaken.references.kept import Taught, built
+from forsaken.references.keys import as_keys, checked_key, group_hashes, row_hashes
 from forsaken.references.origin import Costs, Origin
 from forsaken.types import Progress
 
@@ -33,7 +33,7 @@ Unlearn: TypeAlias = Callable[[Any, Samples, Tensor], Any]
 """Makes a kept model forget: ``(model, samples, their out-of-fold logits) -> model``."""
 
 
-@dataclass(slots=True, repr=False)
+@dataclass(slots=True, repr=False, eq=False)
 class References:
     """A table of out-of-fold logits, made once, which serves every later request to forget. See `fit`.
 
@@ -54,6 +54,8 @@ class References:
         How many rows were taken out so far.
     owed : int
         Of these, how many the kept models still remember.
+    taught : Taught or None
+        The hashes of all rows that the kept models learnt, for as long as they are kept.
     """
 
     entries: Entries
@@ -63,6 +65,7 @@ class References:
     forgotten: int = 0
     owed: int = 0
     forward: Forward | None = None
+    taught: Taught | None = None
 
     @classmethod
     def fit(
@@ -110,8 +113,8 @@ class References:
         engine, workers
             "local", "ray" or "ray://host:port": see the guide.
         folder : path, optional
-            Where finished folds are kept until all are done, so that a fit that was killed goes on. Of a function
-            `train` only the name is known: remove the folder when you change it.
+            Where finished folds are kept until all are done, so that a fit that was killed goes on (with
+            `keep_models` it begins anew). Of functions only the names are known: remove the folder when you change one.
         progress : bool or callable
             Show a bar, or tell a function of each `Tick`.
 
@@ -127,12 +130,14 @@ class References:
         torch.Size([3, 2])
         """
         start = checked_seed(seed)
-        secret = _secret(key)
+        place = None if folder is None else Path(folder)
+        secret = checked_key(key) if key is not None or place is None or keep_models else key_in(place)
+        if groups is not None or not isinstance(train, Training):
+            in_order(data, "data", "rows and groups follow the order")
         samples = Samples.read(data, "data", seed=start)
         content = row_hashes(samples, secret)
         names = None if groups is None else group_hashes(groups, secret)
         fold = deal(as_keys(content), None if names is None else as_keys(names), folds=folds, seed=start)
-        place = None if folder is None else Path(folder)
         plan = CrossFit(train, samples, fold, steps, start, forward, keep_models, place, secret)
         with reporter(progress) as report:
             done = plan.run(engine=engine, workers=workers, progress=report)
@@ -142,12 +147,14 @@ class References:
         costs = Costs(sum(each.seconds for each in done), len(done))
         origin = Origin(folds, "row" if groups is None else "group", plan.steps_each, start, costs)
         models = tuple(each.model for each in done) if keep_models else ()
-        return cls(Entries(content, names, fold, logits), secret, origin, models, forward=forward)
+        taught = Taught(content, names, fold) if keep_models else None
+        return cls(Entries(content, names, fold, logits), secret, origin, models, forward=forward, taught=taught)
 
     @classmethod
     def claimed(cls, data: object, logits: object, *, key: bytes | None = None) -> References:
         """Return a table of logits (rows x classes) that somebody hands in; that no row was seen is their word."""
-        secret = _secret(key)
+        secret = checked_key(key)
+        in_order(data, "data", "logits follow the order")
         samples = Samples.read(data, "data", labels=False)
         entries = Entries(
             row_hashes(samples, secret), None, np.full(len(samples), CLAIMED), as_given(logits, len(samples))
@@ -165,6 +172,7 @@ class References:
         forward: Forward | None = None,
     ) -> References:
         """Return a table from models that somebody hands in, with the rows that each is said never to have seen."""
+        in_order(data, "data", "held-out rows follow the order")
         samples = Samples.read(data, "data", labels=False)
         rows, logits = answers(models, samples, held_out, forward)
         return cls.claimed(samples.rows(rows), logits, key=key)
@@ -185,18 +193,20 @@ class References:
         rows : inputs
             What was forgotten; each must be in the table.
         unlearn : callable, optional
-            Makes each kept model that saw some of them forget those. Without it `owed` counts them.
+            Makes each kept model that learnt some of them forget those. Without it `owed` counts them. As long as
+            models are kept, their keyed hashes stay behind: the models are never asked about what they learnt.
         """
         samples = Samples.read(rows, "rows", labels=False)
         places = self._places(samples)
-        if self.models and unlearn is not None:
+        if self.taught is not None and unlearn is not None:
             self.models = tuple(
-                self._forgetful(at, model, samples, places, unlearn) for at, model in enumerate(self.models)
+                self._forgetful(at, model, samples, places, unlearn) for at, model in enumerate(built(self.models))
             )
         gone = self.entries.copies_of(places)
+        if self.taught is not None and unlearn is None:
+            self.owed += int(self.taught.learnt(self.entries.content[gone]).sum())
         self.entries = self.entries.without(gone)
         self.forgotten += len(gone)
-        self.owed += len(gone) if self.models and unlearn is None else 0
         return self
 
     def extend(
@@ -212,10 +222,10 @@ class References:
     ) -> References:
         """Add rows that the target learnt after the table was made, and return it.
 
-        With kept models this costs one pass: none of them saw a new row, and each row is asked of the model of its
-        group's fold, or of the smallest fold. Without them one model is trained on the old rows, apart from those of
-        groups that the new rows belong to, and asked about all new ones: one training. Rows that are in the table
-        already stay as they are.
+        With kept models this costs one pass: each row is asked of the model of its group's fold (its own, where it
+        was forgotten and comes back), or of the smallest fold. Without them one model is trained on the old rows, apart
+        from those of groups that the new rows belong to, and asked about all new ones: one training. Rows that are in
+        the table already stay as they are.
 
         Parameters
         ----------
@@ -231,7 +241,7 @@ class References:
 
     def drop_models(self) -> References:
         """Drop the kept models, and with them what they owe; `extend` then trains one."""
-        self.models, self.owed = (), 0
+        self.models, self.owed, self.taught = (), 0, None
         return self
 
     def save(self, path: str | os.PathLike[str]) -> Path:
@@ -249,8 +259,8 @@ class References:
     ) -> References:
         """Read a table that `save` wrote; nothing is unpickled.
 
-        `key` is by default what is in the file `path`.key; `build` returns a network for the weights of kept models,
-        which are left out without it.
+        `key` is by default what is in the file `path`.key; `build` returns a network for the weights of kept models:
+        without it they can be saved again and dropped, and nothing else.
         """
         return store.load(cls, Path(path), key, build, forward)
 
@@ -266,20 +276,17 @@ class References:
 
     def about(self) -> dict[str, Any]:
         """Return what there is to know about the table, ready for JSON; nothing of it tells a row."""
-        origin = self.origin
+        origin, costs = self.origin, self.origin.costs
         return {
             "rows": len(self),
             "classes": self.classes,
-            "folds": origin.folds,
-            "by": origin.by,
-            "steps": origin.steps,
-            "seed": origin.seed,
+            **{name: getattr(origin, name) for name in ("folds", "by", "steps", "seed")},
             "claimed": self.claims,
             "forgotten": self.forgotten,
             "models_kept": len(self.models),
             "models_owe": self.owed,
-            "training_seconds": origin.costs.seconds,
-            "trainings": origin.costs.trainings,
+            "training_seconds": costs.seconds,
+            "trainings": costs.trainings,
         }
 
     def __len__(self) -> int:
@@ -293,8 +300,9 @@ class References:
         known, keys = self.entries.places, as_keys(row_hashes(samples, self.key))
         missing = [at for at, key in enumerate(keys) if key not in known]
         if missing:
+            doubt = " (is its key the right one?)" if len(missing) == len(keys) else ""
             raise NotHeldOutError(
-                f"{len(missing)} of {len(keys)} samples are not in the table of references (first: sample "
+                f"{len(missing)} of {len(keys)} samples are not in the table of references{doubt} (first: sample "
                 f"{missing[0]}), so that nothing proves a model which never saw them; give them as the table's data "
                 "were given, add them with extend, or fit a new table",
                 rows=missing,
@@ -302,16 +310,9 @@ class References:
         return np.array([known[key] for key in keys], dtype=np.int64)
 
     def _forgetful(self, at: int, model: Any, samples: Samples, places: Array, unlearn: Unlearn) -> Any:
-        seen = np.flatnonzero(self.entries.fold[places] != at)
+        seen = np.flatnonzero(self.taught.learnt(self.entries.content[places], at)) if self.taught else np.zeros(0)
         if not len(seen):
             return model
-        return unlearn(model, samples.rows(seen), self.entries.logits[torch.from_numpy(places[seen])])
-
-
-def _secret(key: bytes | None) -> bytes:
-    if key is None:
-        return new_record_key()
-    if not isinstance(key, bytes) or len(key) != KEY_BYTES:
-        size = len(key) if isinstance(key, bytes) else type(key).__name__
-        raise SettingsError(f"key is of {size} bytes, expected {KEY_BYTES} random bytes")
-    return key
+        after = unlearn(model, samples.rows(seen), self.entries.logits[torch.from_numpy(places[seen])])
+        as_module(after)  # or nothing at all would stand in for a model
+        return after

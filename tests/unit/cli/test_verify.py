@@ -15,13 +15,13 @@ import pyarrow.parquet as pq
 import pytest
 import typer
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from forsaken.jobs.record_hashes import record_hashes
 from typer.testing import CliRunner, Result
 
 from forsaken._keys import read_record_key, write_record_key
 from forsaken.cli import keys
 from forsaken.cli.verify import verify
 from forsaken.data.readers import read_records
+from forsaken.data.record_hashes import record_hashes
 from forsaken.errors import DataError, DataNotFoundError, OutputError, SettingsError
 from forsaken.jobs.certificate import Certificate, make_certificate
 from forsaken.jobs.chain import Link, extend

@@ -14,9 +14,9 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed448, rsa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from forsaken import _keys as keys
 from forsaken._keys import key_warning, new_record_key, read_record_key, write_record_key
 from forsaken.errors import OutputError, SettingsError
-from forsaken.jobs import keys
 from forsaken.jobs.keys import (
     key_id,
     new_signing_key,

@@ -28,6 +28,7 @@ KEYS = {
     "memorised_by_oracle",
     "forget_confidence",
     "separation",
+    "references",
     "missing",
     "notes",
 }

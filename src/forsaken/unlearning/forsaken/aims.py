@@ -111,6 +111,11 @@ def aim(kind: str, distance: Distance, request: Request, logits: Callable[[Sampl
                 f'target="{kind}" needs the logits of models that never saw the samples; give references= (made once '
                 "by forsaken.References.fit), or hand in targets="
             )
+        if request.references.classes != classes:
+            raise InputError(
+                f"the references tell {request.references.classes} classes apart, the model {classes}; give a table "
+                "that was made with models like this one"
+            )
         wanted = targets.given(request.references.logits(request.forget), count, classes)
         handed_in = request.references.claimed_among(request.forget)
         return _without_references(CLAIMED if handed_in else kind, distance, now, wanted)

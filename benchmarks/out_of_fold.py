@@ -1,0 +1,195 @@
+"""Out of fold: what references bring, beside the paper's target, today's peers and retraining.
+
+    FORSAKEN_DATA=... python benchmarks/out_of_fold.py --task digits --rows confirm
+    FORSAKEN_DATA=... python benchmarks/out_of_fold.py --task reuters-35-11 --rows confirm --device cuda
+
+N originals, each with references of its own, are made to forget by every row; 2 N retrained models judge them (they are
+never references). Settings are chosen on seeds from 100 on (--rows tune), and reported on seed 0. Margins, largest
+posteriors and targets of every model stay in --folder, so that rows can be added and attacks made anew without
+training again. Writes results/out-of-fold-TASK-ROWS-SEED.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from common import RESULTS
+from out_of_fold_rows import PRESETS, TEN, Row, in_groups, near, neighbours
+
+from forsaken._files import write_atomically
+from forsaken._random import generator
+from forsaken.auditing.case import Case, Sets
+from forsaken.auditing.ensembles import WATCHED, Ensembles
+from forsaken.auditing.full import Full
+from forsaken.auditing.matrices import BEFORE, RETRAINED, Matrices
+from forsaken.bench.audit import held_out
+from forsaken.bench.trial import Stage, prepare
+from forsaken.data.nest import row_keys
+from forsaken.data.samples import Samples
+from forsaken.metrics import at_floor, catastrophic_forgetting_rate, forgetting_rate, u_lira
+from forsaken.models.fit import training_of
+from forsaken.progress import bars
+from forsaken.provenance import provenance
+
+NUMBERS = {
+    "u_lira_auc": "auc",
+    "u_lira_worst": "worst",
+    "u_lira_tpr_1": "tpr_1",
+    "u_lira_auc_retain": "auc_retain",
+    "u_lira_auc_test": "auc_test",
+    "klom_forget_mean": "klom_forget",
+    "klom_forget_p95": "klom_forget_p95",
+    "klom_retain_mean": "klom_retain",
+    "klom_test_mean": "klom_test",
+    "neurips_score": "neurips",
+    "ensemble_accuracy_test": "accuracy",
+}
+
+
+def case_of(stage: Stage, device: str) -> Case:
+    """Return what the ensemble is about: the scenario, with the references that the method may use."""
+    scenario = stage.scenario
+    reference, strangers = held_out(scenario)
+    sets = Sets(
+        scenario.forget,
+        kept=scenario.unseen_kept,
+        retain=scenario.retain,
+        test=scenario.test,
+        reference=Samples(reference.inputs),
+        nonmembers=strangers,
+    )
+    training = training_of(scenario, device)
+    return Case(stage.target, stage.target, sets, oracle=stage.oracle, training=training, seed=scenario.seed)
+
+
+def retains_of(rows: dict[str, Row], case: Case, watched: Samples) -> dict[str, Samples]:
+    """Return the retain samples of rows that get others than 1 % of the data; none of them is watched."""
+    taken, kept = set(row_keys(watched.inputs)), case.sets.named("kept")
+    free = kept.rows(np.flatnonzero([key not in taken for key in row_keys(kept.inputs)]))
+    few = case.sets.named("retain")
+    found = {}
+    for name, row in rows.items():
+        if row.retain == "all":
+            found[name] = case.sets.remaining
+        elif row.retain == "tenth":
+            count = round(0.1 * len(case.sets.remaining))
+            found[name] = free.rows(generator(case.seed, 91).permutation(len(free))[:count])
+        elif row.retain == "near":
+            found[name] = free.rows(near(case.sets.forget, free, len(few)))
+    return found
+
+
+def rates(matrices: Matrices, who: str, stage: Stage) -> dict[str, float | None]:
+    """Return FR and CFR of each model beside its original, as means; the retrained models beside all originals."""
+
+    def verdicts(name: str, part: str) -> list[Any]:
+        return [stage.oracle.score_top(top) > stage.oracle.threshold for top in matrices.facts[name][f"{part}.top"]]
+
+    found = {}
+    for name, part, rate in (("fr", "forget", forgetting_rate), ("cfr", "retain", catastrophic_forgetting_rate)):
+        before, after = verdicts(BEFORE, part), verdicts(who, part)
+        values = [rate(one, other) for one, other in zip(before, after[: len(before)], strict=True)]
+        found[name] = float(np.mean(values))
+    return found
+
+
+def measured(matrices: Matrices, who: str, stage: Stage, row: Row | None) -> dict[str, Any]:
+    """Return every number of one row, with the interval of its AUC."""
+    full = Full(matrices, who, seed=stage.scenario.seed)
+    found: dict[str, Any] = {}
+    for number in full.numbers():
+        if number.name in NUMBERS:
+            found[NUMBERS[number.name]] = number.value
+        if number.name == "u_lira_auc":
+            found["auc_interval"] = number.interval
+    found["at_floor"] = at_floor(found["auc"], full.floor)
+    found |= rates(matrices, who, stage)
+    found["seconds"] = float(np.median(matrices.seconds[who]))
+    facts = matrices.facts[who]
+    found["density"] = float(facts["density"].mean()) if "density" in facts else None
+    judges = slice(None, full.count)
+    if "targets" in facts:
+        found["references_auc"] = u_lira(facts["targets"], matrices.margins[RETRAINED]["forget"][judges]).auc
+    found["auc_near"] = u_lira(facts["near"], matrices.facts[RETRAINED]["near"][judges]).auc
+    return found | ({} if row is None else row.told())
+
+
+def yardsticks(matrices: Matrices, who: str, stage: Stage) -> dict[str, Any]:
+    """Return what a retrained model and doing nothing score in the same run."""
+    full = Full(matrices, who, seed=stage.scenario.seed)
+    numbers = {NUMBERS[number.name]: number for number in full.numbers() if number.name in NUMBERS}
+    floor = full.floor
+    retrained = {name: number.retrained for name, number in numbers.items()}
+    retrained |= {"floor": [floor.low, floor.high], "seconds": float(matrices.seconds[RETRAINED].mean())}
+    retrained |= rates(matrices, RETRAINED, stage)
+    nothing = {name: number.before for name, number in numbers.items()}
+    near = {name: matrices.facts[name]["near"] for name in (BEFORE, RETRAINED)}
+    first, second = near[RETRAINED][: full.count], near[RETRAINED][full.count : 2 * full.count]
+    nothing["auc_near"], retrained["auc_near"] = u_lira(near[BEFORE], first).auc, u_lira(second, first).auc
+    return {"retrained": retrained, "do-nothing": nothing | {"fr": 0.0, "cfr": 0.0, "density": 0.0}}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--task", default="digits", help="a scenario")
+    parser.add_argument("--rows", default="confirm", choices=sorted(PRESETS), help="which rows")
+    parser.add_argument("--only", default="", help="names of rows, with commas between them")
+    parser.add_argument("--models", type=int, default=16, help="originals; twice as many are retrained")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--folder", type=Path, default=Path("runs/out-of-fold"), help="where margins are kept")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    only = set(filter(None, options.only.split(",")))
+    rows = {name: row for name, row in PRESETS[options.rows](options.task).items() if not only or name in only}
+    start = time.perf_counter()
+    with bars() as progress:
+        stage = prepare(options.task, options.seed, progress, device=options.device)
+        case = case_of(stage, options.device)
+        watched = min(WATCHED, len(case.sets.named("kept")) // 2)  # the rest is there to be retained
+        plain = Ensembles(case, {}, options.models, 2 * options.models, watched)
+        ten = in_groups(len(case.sets.remaining), len(case.sets.forget))
+        plans = {name: row.references for name, row in rows.items() if row.references is not None}
+        plans = {name: replace(plan, groups=ten) if plan == TEN else plan for name, plan in plans.items()}
+        ensembles = Ensembles(
+            case,
+            {name: row.method for name, row in rows.items()},
+            options.models,
+            2 * options.models,
+            watched,
+            references=plans,
+            besides={"near": neighbours(case.sets.forget, options.seed)},
+            retains=retains_of(rows, case, plain.views["retain"]),
+            folder=options.folder,
+            device=options.device,
+        )
+        matrices = ensembles.measure(progress=progress)
+    table = yardsticks(matrices, next(iter(rows)), stage)
+    table |= {name: measured(matrices, name, stage, row) for name, row in rows.items()}
+    content = {
+        "command": "python benchmarks/out_of_fold.py",
+        "options": {name: value for name, value in vars(options).items() if name not in ("folder", "results")},
+        "provenance": provenance(),
+        "wall_seconds": time.perf_counter() - start,
+        "sizes": stage.scenario.sizes(),
+        "oracle_balanced_accuracy": stage.oracle_report().balanced_accuracy,
+        "target_seconds": {"train": stage.train_seconds, "retrain": stage.retrain_seconds},
+        "rows": table,
+    }
+    options.results.mkdir(parents=True, exist_ok=True)
+    path = options.results / f"out-of-fold-{options.task}-{options.rows}-{options.seed}.json"
+    write_atomically(path, json.dumps(content, indent=1).encode() + b"\n")
+    for name, told in table.items():
+        cells = [f"{key} {value:.3f}" for key, value in told.items() if isinstance(value, float)]
+        print(f"{name:34s} " + "  ".join(cells))
+    print(f"{content['wall_seconds']:.0f} s; wrote {path.name}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""The tables of docs/guide/references.md, from the result files: nothing is measured here.
+
+usage: python benchmarks/out_of_fold_tables.py
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from common import RESULTS
+from tables import markdown
+
+TASKS = tuple(
+    sorted(
+        path.name.removeprefix("out-of-fold-").removesuffix("-confirm-0.json")
+        for path in RESULTS.glob("out-of-fold-*-confirm-0.json")
+    )
+)
+HEAD = (
+    "row",
+    "AUC, forgotten",
+    "of the references",
+    "TPR at 1 %",
+    "KLoM p95 / floor",
+    "AUC, kept",
+    "AUC, test",
+    "KLoM kept / nothing",
+    "KLoM test / nothing",
+    "test accuracy",
+    "FR",
+    "CFR",
+    "density",
+    "seconds",
+)
+LAMBDA = (
+    "λ",
+    "AUC, forgotten",
+    "AUC, test",
+    "KLoM kept / nothing",
+    "KLoM test / nothing",
+    "test accuracy",
+    "CFR",
+    "density",
+)
+
+
+def shown(value: float | None, digits: int = 3) -> str:
+    """Return a number as the table shows it."""
+    return "n/a" if value is None else f"{value:.{digits}f}"
+
+
+def ratio(row: dict[str, Any], other: dict[str, Any], key: str) -> str:
+    """Return a number beside another row's."""
+    if row.get(key) is None or not other.get(key):
+        return "n/a"
+    return f"{row[key] / other[key]:.2f}"
+
+
+def line(name: str, row: dict[str, Any], table: dict[str, dict[str, Any]]) -> tuple[str, ...]:
+    """Return one row of the large table."""
+    retrained, nothing = table["retrained"], table["do-nothing"]
+    span = row.get("auc_interval")
+    auc = shown(row["auc"]) + ("" if not span else f" ({span[0]:.2f} to {span[1]:.2f})")
+    if name == "retrained":
+        low, high = row["floor"]
+        auc = f"{shown(row['auc'])} (floor {low:.2f} to {high:.2f})"
+    return (
+        name,
+        auc,
+        shown(row["references_auc"]) if "references_auc" in row else "",
+        shown(row.get("tpr_1")),
+        ratio(row, retrained, "klom_forget_p95"),
+        shown(row["auc_retain"]),
+        shown(row["auc_test"]),
+        ratio(row, nothing, "klom_retain"),
+        ratio(row, nothing, "klom_test"),
+        shown(row["accuracy"]),
+        shown(row["fr"], 2),
+        shown(row["cfr"]),
+        shown(row["density"], 2) if row.get("density") is not None else "",
+        shown(row["seconds"], 2) if row.get("seconds") is not None else "",
+    )
+
+
+def rows_of(task: str, kind: str = "confirm") -> dict[str, dict[str, Any]]:
+    """Return the rows of a result file."""
+    found: dict[str, dict[str, Any]] = json.loads((RESULTS / f"out-of-fold-{task}-{kind}-0.json").read_bytes())["rows"]
+    return found
+
+
+def table_of(task: str) -> str:
+    """Return everything that was measured on a scenario."""
+    rows = rows_of(task)
+    return markdown([HEAD, *(line(name, row, rows) for name, row in rows.items())])
+
+
+def curve_of(task: str) -> str:
+    """Return the trade over λ."""
+    rows = rows_of(task, "curve")
+    lines = [LAMBDA]
+    for name, row in rows.items():
+        if name.startswith("penalty "):
+            keys = (
+                name.removeprefix("penalty "),
+                shown(row["auc"]),
+                shown(row["auc_test"]),
+                ratio(row, rows["do-nothing"], "klom_retain"),
+                ratio(row, rows["do-nothing"], "klom_test"),
+                shown(row["accuracy"]),
+                shown(row["cfr"]),
+                shown(row["density"], 2),
+            )
+            lines.append(keys)
+    return markdown(lines)
+
+
+def main() -> None:
+    for task in TASKS:
+        print(f"\n{task}\n\n{table_of(task)}")
+        if (RESULTS / f"out-of-fold-{task}-curve-0.json").exists():
+            print(f"\n{task}, λ\n\n{curve_of(task)}")
+
+
+if __name__ == "__main__":
+    main()

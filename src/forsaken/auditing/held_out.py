@@ -1,0 +1,130 @@
+"""References for the originals of an ensemble: models of their own that never saw the forgotten samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from forsaken._random import generator, torch_seed
+from forsaken.auditing.case import Case, Sets
+from forsaken.auditing.trainings import trained
+from forsaken.data.samples import Samples
+from forsaken.errors import SettingsError
+from forsaken.models.logits import predict_logits
+from forsaken.models.train import Training, steps_of
+from forsaken.references.folds import deal
+from forsaken.references.keys import as_keys, row_hashes
+from forsaken.references.table import References
+
+Array = np.ndarray[Any, Any]
+By = Literal["row", "group", "forgotten", "all"]
+
+_SEEDS = 64  # purpose of the seed
+_KINDS: dict[By, int] = {"row": 1, "group": 2, "forgotten": 3, "all": 4}
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """What the references of an original are trained on. No two originals share one, and no judge is one.
+
+    Attributes
+    ----------
+    folds : int
+        K: each reference lacks one of K folds of the training data, drawn anew for each original.
+    by : str
+        "row": folds of rows. "group": folds of groups, as `groups` says. "forgotten": the forgotten samples are one
+        group, and every other row is one of its own. "all": one reference, which lacks the forgotten samples alone;
+        the ideal that folds are compared with.
+    groups : tuple of hashables, optional
+        The group of each row of `Sets.train`.
+    """
+
+    folds: int = 4
+    by: By = "row"
+    groups: tuple[Any, ...] | None = None
+
+    @classmethod
+    def of(cls, table: References, sets: Sets) -> HeldOut:
+        """Return how a table was made, to be repeated on the same data."""
+        if table.origin.by == "claim":
+            raise SettingsError(
+                "these references were handed in, so that nobody here knows how to make others like them for the "
+                "originals of an ensemble; the profile standard needs none"
+            )
+        if table.entries.groups is None:
+            return cls(table.origin.folds, "row")
+        names, places = as_keys(table.entries.groups), table.entries.places
+        keys = as_keys(row_hashes(sets.train, table.key))
+        # A row that came in otherwise is a group of its own.
+        return cls(table.origin.folds, "group", tuple(names[places[key]] if key in places else key for key in keys))
+
+    def parts(self, sets: Sets, seed: int) -> list[tuple[Array, Array]]:
+        """Return, for each reference that is needed, the rows of `Sets.train` it learns, and whom it is asked about."""
+        rest, whole = len(sets.remaining), len(sets.train)
+        if self.by == "all":
+            return [(np.arange(rest), np.arange(whole - rest))]
+        groups: Sequence[Any] | None = self.groups
+        if self.by == "forgotten":
+            groups = [*range(rest), *[-1] * (whole - rest)]
+        fold = deal(sets.train_keys, groups, folds=self.folds, seed=seed)
+        of_forget = fold[rest:]
+        return [(np.flatnonzero(fold != at), np.flatnonzero(of_forget == at)) for at in np.unique(of_forget)]
+
+    def count(self, sets: Sets, seeds: Sequence[int]) -> int:
+        """Return how many references so many originals need."""
+        return sum(len(self.parts(sets, seed)) for seed in seeds)
+
+    def logits(
+        self, case: Case, seeds: Sequence[int], *, device: str | torch.device, tell: Callable[[float], None]
+    ) -> list[Tensor]:
+        """Train the references of originals, known by their seeds, and return their logits for the forget samples."""
+        sets, forget = case.sets, Samples(case.sets.forget.inputs)
+        wanted = [
+            (number, learnt, asked, int(own))
+            for number, seed in enumerate(seeds)
+            for (learnt, asked), own in zip(*self._seeded(sets, seed), strict=True)
+        ]
+        wanted.sort(key=lambda one: len(one[1]))  # models of equally many rows can be trained together
+        models = trained(
+            case,
+            sets.train,
+            [torch.from_numpy(learnt) for _, learnt, _, _ in wanted],
+            [own for *_, own in wanted],
+            device=device,
+            steps=_steps(case),
+            progress=lambda tick: tell(tick.done / max(1, tick.total)),
+            stage="train references",
+        )
+        found: list[Tensor | None] = [None] * len(seeds)
+        for (number, _, asked, _), model in zip(wanted, models, strict=True):
+            said = predict_logits(model, forget.rows(asked), forward=case.forward).float()
+            table = found[number]
+            if table is None:
+                table = found[number] = torch.empty(len(forget), said.shape[1])
+            table[torch.from_numpy(asked)] = said
+        return [table for table in found if table is not None]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what decides the references, ready for JSON."""
+        groups = None if self.groups is None else [str(group) for group in self.groups]
+        return {"folds": None if self.by == "all" else self.folds, "by": self.by, "groups": groups}
+
+    def _seeded(self, sets: Sets, seed: int) -> tuple[list[tuple[Array, Array]], Array]:
+        parts = self.parts(sets, seed)
+        draw = generator(seed, _SEEDS, 0 if self.by == "all" else self.folds, _KINDS[self.by])
+        return parts, draw.integers(2**32, size=len(parts))
+
+
+def _steps(case: Case) -> int | None:
+    """Return the steps of an original's training, which its references take too; None where a function trains."""
+    training = case.trained
+    if not isinstance(training, Training):
+        return None
+    with torch_seed(0):
+        network = training.build()
+    return training.recipe.epochs * steps_of(len(case.sets.train), training.recipe, network)

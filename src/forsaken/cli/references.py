@@ -1,0 +1,140 @@
+"""`forsaken references`: the table of what models that never saw a row say about it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from forsaken.cli.init import NAME
+from forsaken.progress import bars
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="References: what models that never saw a training row say about it. Made once, for every later request.",
+)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+JobFile = Annotated[Path, typer.Argument(help="The job file, with a table [references].")]
+
+SENSITIVE = (
+    "Keep the table as you keep the training data, and its key apart from it: what it says about a row carries no "
+    "trace of that row, but of the others."
+)
+SENSITIVE_MODELS = "The models kept in it remember rows as the model itself does."
+
+
+@app.command("fit")
+def fit(
+    job: JobFile = Path(NAME),
+    engine: Annotated[str, typer.Option(help="Where to train: local, ray or ray://host:port.")] = "local",
+    force: Annotated[bool, typer.Option("--force", help="Replace a table that is there.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train a model for each fold of the training data without it, and write down what it says about that fold.
+
+    Needs [model], [data] train and [audit] recipe; the samples to forget need not be known yet. A fit that was stopped
+    goes on with the folds that were finished, unless models are kept.
+
+    Example: forsaken references fit forsaken.toml
+    """
+    from forsaken.engine import check_engine
+    from forsaken.jobs.code import user_code
+    from forsaken.jobs.crossfit import fit_table
+    from forsaken.jobs.reading import read_job
+
+    check_engine(engine)
+    read = read_job(job)
+    # what a user's own model prints goes to standard error
+    with user_code(read.folder), redirect_stdout(sys.stderr), bars() as progress:
+        found = fit_table(read, engine=engine, force=force, progress=progress)
+    _tell(found, "a new table of references", as_json)
+
+
+@app.command("show")
+def show(
+    file: Annotated[Path, typer.Argument(help="A table of references, or a job file (.toml) that names one.")],
+    as_json: AsJson = False,
+) -> None:
+    """Show what a table of references holds, and from which request on it pays. No key is needed.
+
+    Example: forsaken references show references.safetensors
+    """
+    from forsaken.jobs.crossfit import show_table
+
+    _tell(show_table(file), "a table of references", as_json)
+
+
+@app.command("extend")
+def extend(job: JobFile = Path(NAME), as_json: AsJson = False) -> None:
+    """Add the rows of [data] train that are not in the table yet.
+
+    Where models are kept they are asked, which costs one pass; otherwise one model is trained on the rows that are in
+    the table.
+
+    Example: forsaken references extend forsaken.toml
+    """
+    from forsaken.jobs.code import user_code
+    from forsaken.jobs.crossfit import extend_table
+    from forsaken.jobs.reading import read_job
+
+    read = read_job(job)
+    with user_code(read.folder), redirect_stdout(sys.stderr), bars() as progress:
+        found = extend_table(read, progress=progress)
+    _tell(found, "the table of references", as_json)
+
+
+def _tell(found: dict[str, Any], title: str, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    shown = Table(title=title, show_header=False)
+    for name, value in _rows(found):
+        shown.add_row(name, escape(value))
+    console = Console()
+    console.print(shown)
+    sentences = [_pays(found["break_even"]), SENSITIVE, *([SENSITIVE_MODELS] if found["models_kept"] else [])]
+    for sentence in (*sentences, *(f"note: {note}" for note in found["notes"])):
+        console.print(sentence, highlight=False, soft_wrap=True, markup=False)
+
+
+def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:
+    by = f'the column "{found["group"]}"' if found.get("group") else found["by"]
+    rows = [("file", found["file"])]
+    rows += [("key", found["key"])] if "key" in found else []
+    if "added" in found:
+        how = {0: "no training", 1: "one training"}[found["added_trainings"]]
+        rows.append(("rows added", f"{found['added']:,} ({how}, {found['added_seconds']:.1f} s)"))
+    rows += [("rows", f"{found['rows']:,}"), ("classes", f"{found['classes']:,}")]
+    rows.append(("folds", "none: the logits were handed in" if by == "claim" else f"{found['folds']} by {by}"))
+    rows.append(("steps of each training", "not known" if found["steps"] is None else f"{found['steps']:,}"))
+    rows.append(("training", f"{found['training_seconds']:.1f} s for {found['trainings']} models"))
+    for requests, seconds in found["seconds_a_request"].items():
+        rows.append((f"training a request, over {requests}", f"{seconds:.2f} s"))
+    for name in ("claimed", "forgotten", "models_kept", "models_owe"):
+        rows.append((_NAMES[name], f"{found[name]:,}"))
+    return rows
+
+
+_NAMES = {
+    "claimed": "rows that are somebody's word",
+    "forgotten": "rows forgotten so far",
+    "models_kept": "models kept",
+    "models_owe": "forgotten rows that these remember",
+}
+
+
+def _pays(request: int | None) -> str:
+    if request is None:
+        return "Nothing was trained for the table, so that there is nothing to make up for."
+    return (
+        f"From request {request} on the table is cheaper than retraining for each request; for fewer requests "
+        "retraining is cheaper."
+    )

@@ -1,0 +1,49 @@
+"""How the references of a run were made, so that an audit can make others like them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from forsaken.auditing.held_out import HeldOut
+from forsaken.data.duplicates import content_keys
+from forsaken.data.records import Records
+from forsaken.errors import InputError, SettingsError
+from forsaken.jobs.certificate import Certificate
+from forsaken.jobs.method import by_references
+from forsaken.jobs.rows import Rows
+from forsaken.jobs.sets import Sets
+from forsaken.jobs.settings import Job
+
+
+def held_out_of(job: Job, certificate: Certificate, sets: Sets) -> HeldOut | None:
+    """Return how references like the run's are made; None where it went by none.
+
+    The table itself is not needed, which the run advised to delete: the certificate tells its folds, and the groups
+    stand in the training data.
+    """
+    stated = certificate.references
+    if stated is None or not by_references(job):
+        return None
+    if stated.by == "row":
+        return HeldOut(stated.folds, "row")
+    if stated.by != "group":
+        raise SettingsError(
+            "the references of this run were handed in, so that nobody here knows how to make others like them for the "
+            'models of this profile; profile = "standard" works'
+        )
+    train, name = sets.rows["train"], None if job.references is None else job.references.group
+    if name is None or not isinstance(train.content, Records) or name not in train.content.columns:
+        raise InputError(
+            "the folds of this run's references were drawn by group, and [references] group names no column of [data] "
+            "train; name the one that they were drawn by"
+        )
+    groups = train.content.columns[name].tolist()
+    parts = [sets.rows[part] for part in ("kept", "retain", "forget") if part in sets.rows]
+    return HeldOut(stated.folds, "group", tuple(group for part in parts for group in _groups(part, train, groups)))
+
+
+def _groups(part: Rows, train: Rows, groups: list[Any]) -> list[Any]:
+    """Return the group of each row of a set, known by its content; one that is no training row has its own."""
+    ours, theirs = content_keys(part.content, train.content)
+    known = dict(zip(theirs, groups, strict=True))
+    return [known.get(key, ("alone", part.name, at)) for at, key in enumerate(ours)]

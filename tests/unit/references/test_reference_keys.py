@@ -1,0 +1,138 @@
+"""Keyed hashes: equal rows and groups are known again, and nobody without the key can try out guesses."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from reference_case import KEY
+
+from forsaken import References
+from forsaken.data.samples import Samples
+from forsaken.errors import InputError, SettingsError
+from forsaken.references.keys import as_keys, checked_key, group_hashes, row_hashes
+
+
+def hashed(inputs: Any, key: bytes = KEY) -> list[bytes]:
+    return as_keys(row_hashes(Samples.read(inputs, "x", labels=False), key))
+
+
+def grouped(groups: Any, key: bytes = KEY) -> list[bytes]:
+    return as_keys(group_hashes(groups, key))
+
+
+def test_a_hash_by_hand() -> None:
+    row = np.array([1.5, -2.0], dtype="<f4")
+    shape = np.array([1, 2], dtype="<u8").tobytes()
+    message = b"samples\0float32\0" + shape + row.tobytes()
+    assert hashed(row[None]) == [hmac.new(KEY, message, hashlib.sha256).digest()]
+    assert grouped(["Ännchen"]) == [hmac.new(KEY, b"group\0" + "Ännchen".encode(), hashlib.sha256).digest()]
+
+
+def test_another_key_another_hash() -> None:
+    x = torch.randn(20, 3)
+    assert not set(hashed(x)) & set(hashed(x, bytes(32)))
+    assert not set(grouped(list("abc"))) & set(grouped(list("abc"), bytes(32)))
+    assert len(set(hashed(x))) == 20
+
+
+@pytest.mark.parametrize("kind", [torch.float64, torch.float16, torch.bfloat16])
+def test_floats_of_any_width_hash_alike(kind: torch.dtype) -> None:
+    x = torch.tensor([[1.0, -0.5], [0.25, 3.0]])
+    assert hashed(x.to(kind)) == hashed(x) == hashed(x.numpy()) == hashed(x.numpy().astype(">f8"))
+
+
+@pytest.mark.parametrize("kind", [torch.uint8, torch.int16, torch.int32])
+def test_whole_numbers_of_any_width_hash_alike(kind: torch.dtype) -> None:
+    x = torch.tensor([[1, 2], [0, 7]])
+    assert hashed(x.to(kind)) == hashed(x)
+    assert hashed(x.float()) != hashed(x), "the documentation says so"
+
+
+def test_minus_zero_is_zero() -> None:
+    assert hashed(torch.tensor([[-0.0, 1.0]])) == hashed(torch.tensor([[0.0, 1.0]]))
+    assert hashed(torch.tensor([[-0.0]], dtype=torch.float64)) == hashed(torch.tensor([[0.0]]))
+
+
+def test_a_difference_of_one_bit_is_one() -> None:
+    x = torch.tensor([[1.0, 2.0]])
+    assert hashed(x) != hashed(torch.nextafter(x, torch.tensor(9.0)))
+
+
+def test_the_shape_of_a_sample_counts() -> None:
+    x = torch.arange(12.0)
+    assert hashed(x.reshape(2, 6)) != hashed(x.reshape(2, 2, 3))
+    assert hashed(x.reshape(2, 2, 3)) != hashed(x.reshape(2, 3, 2))
+
+
+def test_nests() -> None:
+    words, mask = torch.arange(6).reshape(2, 3), torch.tensor([[1.0, 0.0], [1.0, 1.0]])
+    there = {"mask": mask, "words": words}
+    assert hashed(there) == hashed({"words": words, "mask": mask}) == hashed({**there, "labels": [0, 1]})
+    assert hashed(((words, mask), None)) != hashed(((mask, words), None))
+    other = {"mask": mask, "words": words + torch.tensor([[0, 0, 0], [0, 0, 1]])}
+    assert [a == b for a, b in zip(hashed(there), hashed(other), strict=True)] == [True, False]
+
+
+def test_labels_play_no_part() -> None:
+    x = torch.randn(3, 2)
+    assert hashed((x, [0, 1, 2])) == hashed((x, [2, 2, 2])) == hashed(x)
+
+
+def test_groups_of_any_container() -> None:
+    assert (
+        grouped([3, 1]) == grouped(np.array([3, 1], dtype=np.uint8)) == grouped(torch.tensor([3, 1])) == grouped((3, 1))
+    )
+    assert grouped(["a", "b"]) == grouped(np.array(["a", "b"])) == grouped(iter("ab"))
+    assert grouped([b"a"]) == grouped(np.array([b"a"]))
+    assert grouped([1]) == grouped(["1"]) == grouped([b"1"]), "a column may be read as any of them"
+
+
+def test_a_name_with_half_a_character() -> None:
+    assert len(set(grouped(["\ud800", "a"]))) == 2
+
+
+@pytest.mark.parametrize(
+    ("groups", "kind"),
+    [
+        ([1, True], "bool"),
+        (np.array([1.0, 2.0]), "float"),
+        ([1, float("nan")], "float"),
+        (["a", None], "NoneType"),
+        (np.zeros((2, 2), dtype=int), "ndarray"),
+        (torch.zeros((2, 2), dtype=torch.long), "Tensor"),
+        (torch.zeros(2), "float"),
+        (["a", ("Ingrid", 3)], "tuple"),
+    ],
+)
+def test_what_names_no_group(groups: Any, kind: str) -> None:
+    with pytest.raises(InputError, match=rf"of row \d is of type {kind}, expected a name or a whole number") as caught:
+        grouped(groups)
+    assert "Ingrid" not in str(caught.value)
+
+
+@pytest.mark.parametrize("groups", [7, "Ingrid", b"Ingrid", None])
+def test_what_are_no_groups(groups: Any) -> None:
+    with pytest.raises(InputError, match="expected a list with the group of each row") as caught:
+        grouped(groups)
+    assert "Ingrid" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "words"), [(b"", "0 bytes"), (bytes(31), "31 bytes"), ("secret", "of type str"), (7, "of type int")]
+)
+def test_what_is_no_key(key: Any, words: str) -> None:
+    for make in (checked_key, lambda key: References.claimed(torch.eye(2), torch.eye(2), key=key)):
+        with pytest.raises(SettingsError, match=f"key is {words}, expected 32 random bytes") as caught:
+            make(key)
+        assert "secret" not in str(caught.value)
+
+
+def test_a_key_by_default_is_new() -> None:
+    assert len(checked_key(None)) == 32
+    assert checked_key(None) != checked_key(None)
+    assert checked_key(KEY) is KEY

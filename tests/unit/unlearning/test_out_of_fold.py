@@ -1,0 +1,228 @@
+"""target="out-of-fold": each sample goes where a model put it that never saw it, and the result says so."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from conftest import Problem
+from torch import Tensor
+
+import forsaken
+from forsaken import Forsaken, Recipe, References
+from forsaken.data.samples import Samples
+from forsaken.errors import InputError, NotHeldOutError, SettingsError, UnknownNameError
+from forsaken.models.nets import mlp
+from forsaken.models.train import train
+from forsaken.models.weights import fingerprint
+from forsaken.unlearning.forsaken.aims import TARGETS, aim
+from forsaken.unlearning.forsaken.claims import CLAIMS, claim_of
+from forsaken.unlearning.forsaken.objective import squared_logits
+from forsaken.unlearning.forsaken.targets import centre
+from forsaken.unlearning.request import Request
+from forsaken.unlearning.table import METHODS, build
+
+
+@pytest.fixture(scope="module")
+def table(problem: Problem) -> References:
+    """Two folds of everything that the model learnt, strangers included."""
+    x, y = (torch.cat(pair) for pair in zip(problem.kept, problem.forget, strict=True))
+
+    def fit(rows: Any, steps: int | None, seed: int) -> torch.nn.Module:
+        return train(lambda: mlp((20, 64, 32, 4)), Samples(x, y).rows(rows), Recipe(10, 32, 3e-3), seed=seed)
+
+    return References.fit(fit, (x, y), folds=2, seed=1)
+
+
+def said(model: torch.nn.Module, x: Tensor) -> Tensor:
+    with torch.no_grad():
+        return centre(model(x))
+
+
+def distance(model: torch.nn.Module, x: Tensor, goal: Tensor) -> float:
+    return float((said(model, x) - centre(goal)).square().mean())
+
+
+def identity(samples: Samples) -> Tensor:
+    return samples.inputs  # type: ignore[return-value]  # the inputs are the logits
+
+
+# --- where it leads --------------------------------------------------------------------------------------------------
+
+
+def test_forgotten_samples_reach_what_the_references_said(problem: Problem, table: References) -> None:
+    x, _ = problem.forget
+    goal, before = table.logits(x), fingerprint(problem.model)
+    weights = copy.deepcopy(problem.model.state_dict())
+    result = forsaken.unlearn(problem.model, problem.forget, retain=problem.retain, references=table, iterations=150)
+    was, now = distance(problem.model, x, goal), distance(result.model, x, goal)
+    assert now < 0.02 * was
+    assert float(torch.corrcoef(torch.stack([said(result.model, x).ravel(), centre(goal).ravel()]))[0, 1]) > 0.98
+    assert fingerprint(problem.model) == before
+    assert all(torch.equal(weights[name], value) for name, value in problem.model.state_dict().items())
+    facts = result.details.facts
+    assert facts["target"] == "out-of-fold"
+    assert facts["references"] == table.about()
+    assert (facts["references"]["rows"], facts["references"]["folds"], facts["references"]["claimed"]) == (220, 2, 0)
+    assert facts["distance_before"] == pytest.approx(was, rel=1e-3)
+    assert facts["distance_after"] == pytest.approx(now, rel=0.05, abs=1e-3)
+    assert len(table) == 220, "unlearning reads the table; only forget changes it"
+
+
+def test_each_sample_has_a_target_of_its_own() -> None:
+    x = torch.tensor([[3.0, 0.0], [0.0, 3.0], [2.0, 2.5]])
+    table = References.claimed(x, [[1.0, 0.0], [5.0, 1.0], [0.0, 0.5]])
+    found = aim("out-of-fold", squared_logits, Request.read(x[[2, 0]], references=table), identity)
+    assert found.logits.tolist() == [[-0.25, 0.25], [0.5, -0.5]]
+    assert found.before == pytest.approx((0.0 + 1.0) / 2), "(-0.25, 0.25) stays, (1.5, -1.5) is to go to (0.5, -0.5)"
+    assert found.memorised
+    assert found.bound is None
+    there = aim("out-of-fold", squared_logits, Request.read(x[[2]], references=table), identity)
+    assert not there.memorised, "what stands at its target is not memorised"
+
+
+def test_it_needs_neither_references_of_the_other_kind_nor_labels(problem: Problem, table: References) -> None:
+    x, _ = problem.forget
+    result = forsaken.unlearn(problem.model, x, references=table, iterations=3)
+    assert result.details.facts["target"] == "out-of-fold"
+    assert result.details.facts["calibrated"] is None
+
+
+def test_in_double_precision_too(problem64: Problem, table: References) -> None:
+    result = forsaken.unlearn(problem64.model, problem64.forget, references=table, iterations=5)
+    assert result.details.facts["target"] == "out-of-fold"
+    assert next(result.model.parameters()).dtype == torch.float64
+
+
+# --- settings --------------------------------------------------------------------------------------------------------
+
+
+def test_settings_for_references() -> None:
+    usual, own = Forsaken(), Forsaken.out_of_fold()
+    changed = {name for name, value in own.settings.items() if usual.settings[name] != value}
+    assert changed == {"target", "penalty"}
+    assert (own.target, own.penalty) == ("out-of-fold", 3e-4)
+    assert Forsaken.out_of_fold(penalty=0.5, history=3) == Forsaken(target="out-of-fold", penalty=0.5, history=3)
+    assert "out-of-fold" in TARGETS
+
+
+def test_references_choose_the_settings_unless_told_otherwise() -> None:
+    assert build("forsaken", {}, references=True) == Forsaken.out_of_fold()
+    assert build("forsaken", {"penalty": 0.1}, references=True) == Forsaken.out_of_fold(penalty=0.1)
+    assert build("forsaken", {"target": "out-of-fold"}, references=True) == Forsaken.out_of_fold()
+    assert build("forsaken", {"target": "uniform"}, references=True) == Forsaken(target="uniform")
+    assert build("forsaken", {}) == Forsaken()
+    assert type(build("fine-tune", {}, references=True)) is METHODS["fine-tune"]
+    with pytest.raises(UnknownNameError, match="penalty"):
+        build("forsaken", {"penaltie": 0.1}, references=True)
+
+
+def test_the_call_takes_them(problem: Problem, table: References) -> None:
+    result = forsaken.unlearn(problem.model, problem.forget, references=table, iterations=2)
+    assert "target='out-of-fold'" in result.method
+    assert "penalty=0.0003" in result.method
+    other = forsaken.unlearn(problem.model, problem.forget, references=table, iterations=2, penalty=2e-3)
+    assert "penalty=0.002" in other.method
+
+
+def test_a_target_that_is_named_wins_and_the_notes_say_so(problem: Problem, table: References) -> None:
+    more = {"references": table, "iterations": 2, "retain": problem.retain}
+    named = forsaken.unlearn(problem.model, problem.forget, target="uniform", **more)
+    plain = forsaken.unlearn(problem.model, problem.forget, target="uniform", iterations=2, retain=problem.retain)
+    assert fingerprint(named.model) == fingerprint(plain.model)
+    assert "the references were not used: the target is uniform" in named.notes
+    assert "references" not in named.details.facts
+    given = forsaken.unlearn(problem.model, problem.forget, targets=torch.zeros(20, 4), **more)
+    assert given.details.facts["target"] == "given"
+    assert "the references were not used: the target is given" in given.notes
+    used = forsaken.unlearn(problem.model, problem.forget, **more)
+    assert not any("not used" in note for note in used.notes)
+
+
+@pytest.mark.parametrize("make", [lambda **more: Forsaken(target="out-of-fold", **more), Forsaken.out_of_fold])
+def test_there_is_nothing_to_calibrate_on(make: Any) -> None:
+    with pytest.raises(
+        SettingsError, match=r'stop="calibrated" needs reference samples .* target="out-of-fold" has none'
+    ):
+        make(stop="calibrated")
+
+
+def test_calibration_is_refused_in_the_call(problem: Problem, table: References) -> None:
+    with pytest.raises(SettingsError, match="calibrated"):
+        forsaken.unlearn(problem.model, problem.forget, references=table, stop="calibrated")
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+
+
+def test_no_references(problem: Problem) -> None:
+    with pytest.raises(SettingsError, match=r"give references= .*forsaken.References.fit.* targets="):
+        forsaken.unlearn(problem.model, problem.forget, target="out-of-fold")
+    with pytest.raises(SettingsError, match="give references="):
+        Forsaken.out_of_fold()(problem.model, problem.forget, problem.reference, problem.retain)
+
+
+def test_samples_that_the_table_does_not_know(problem: Problem, table: References) -> None:
+    x = torch.cat([problem.forget[0][:2], problem.test[0][:3]])
+    with pytest.raises(NotHeldOutError, match="3 of 5 samples") as caught:
+        forsaken.unlearn(problem.model, x, references=table)
+    assert caught.value.rows == (2, 3, 4)
+    assert isinstance(caught.value, ValueError)
+
+
+def test_something_else_in_their_place(problem: Problem) -> None:
+    with pytest.raises(InputError, match=r"references is of type Tensor.*go into reference="):
+        forsaken.unlearn(problem.model, problem.forget, references=problem.reference)  # type: ignore[arg-type]
+
+
+def test_a_table_of_other_classes(problem: Problem) -> None:
+    x, _ = problem.forget
+    table = References.claimed(x, torch.randn(20, 3))
+    with pytest.raises(InputError, match="the references tell 3 classes apart, the model 4"):
+        forsaken.unlearn(problem.model, x, references=table)
+
+
+def test_a_table_of_probabilities(problem: Problem) -> None:
+    x, _ = problem.forget
+    table = References.claimed(x, torch.randn(20, 4).softmax(1))
+    with pytest.raises(InputError, match="probabilities"):
+        forsaken.unlearn(problem.model, x, references=table)
+
+
+# --- what it claims --------------------------------------------------------------------------------------------------
+
+
+def test_claims() -> None:
+    proved, word = CLAIMS["out-of-fold"], CLAIMS["out-of-fold, claimed"]
+    assert claim_of("Forsaken()", {"target": "out-of-fold"}) is proved
+    assert claim_of("Forsaken()", {"target": "out-of-fold, claimed"}) is word
+    assert "never saw it" in proved.shown
+    assert "word" not in proved.not_shown
+    assert "word of whoever handed them in" in word.not_shown
+    assert "never saw" not in word.shown
+
+
+def test_one_claimed_row_makes_the_result_a_claim(problem: Problem, table: References) -> None:
+    x, _ = problem.forget
+    word = References.claimed(x, table.logits(x))
+    result = forsaken.unlearn(problem.model, x, references=word, iterations=2)
+    assert result.details.facts["target"] == "out-of-fold, claimed"
+    assert result.details.facts["references"]["claimed"] == 20
+    old, new = x[:15], x[15:]
+
+    def fit(rows: Any, steps: int | None, seed: int) -> torch.nn.Module:
+        return problem.model
+
+    mixed = References.claimed(old, table.logits(old)).extend(new, train=fit, old=old)
+    names = [
+        aim(
+            "out-of-fold",
+            squared_logits,
+            Request.read(part, references=mixed),
+            lambda samples: said(problem.model, samples.inputs),
+        ).name
+        for part in (new, old, x[14:])
+    ]
+    assert names == ["out-of-fold", "out-of-fold, claimed", "out-of-fold, claimed"]
