@@ -5,7 +5,8 @@
 
 N originals, each unlearned, and 2 N retrained models. The seconds of the ensemble are the wall time of trainings and
 unlearnings of this run; `cost.models_of_an_earlier_run` says how many models were read from --folder instead, where the
-margins of every model are kept. Writes results/audit-TASK-METHOD-PROFILE-N-DEVICE.json.
+margins of every model are kept. With --references the target and every original get references of their own. Writes
+results/audit-TASK-METHOD-PROFILE-N-DEVICE.json.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 from common import RESULTS
 
 from forsaken._files import write_atomically
+from forsaken.auditing.held_out import HeldOut
 from forsaken.bench.audit import audit_scenario
 from forsaken.progress import bars
 
@@ -28,10 +30,13 @@ def main() -> None:
     parser.add_argument("--profile", default="full", choices=("standard", "full"))
     parser.add_argument("--models", type=int, default=16, help="originals (full) or references (standard)")
     parser.add_argument("--method", default="forsaken")
+    parser.add_argument("--references", default="none", choices=("none", "all", "forgotten", "row"), help="of Forsaken")
+    parser.add_argument("--folds", type=int, default=4, help="of the references, by row or with D as one group")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--folder", type=Path, default=Path("runs/audit"), help="where margins of models are kept")
     options = parser.parse_args()
+    references = None if options.references == "none" else HeldOut(options.folds, options.references)
     start = time.perf_counter()
     with bars() as progress:
         found = audit_scenario(
@@ -42,10 +47,14 @@ def main() -> None:
             seed=options.seed,
             device=options.device,
             folder=options.folder,
+            references=references,
             progress=progress,
         )
     seconds = time.perf_counter() - start
-    name = f"audit-{options.task}-{options.method}-{options.profile}-{options.models}-{options.device}.json"
+    method = options.method if references is None else f"{options.method}-{options.references}-{options.folds}"
+    name = f"audit-{options.task}-{method}-{options.profile}-{options.models}-{options.device}.json"
+    if options.seed:
+        name = name.replace(".json", f"-seed-{options.seed}.json")
     told = {name: value for name, value in vars(options).items() if name != "folder"} | {"wall_seconds": seconds}
     content = {"command": "python benchmarks/audit.py", "options": told, "audit": found.to_dict()}
     RESULTS.mkdir(parents=True, exist_ok=True)

@@ -173,26 +173,22 @@ def tune(task: str) -> dict[str, Row]:
     del task
     found = {"default": ours()}
     tried: dict[str, tuple[Any, ...]] = {
-        "penalty": (0.0, 3e-5, 1e-4, 1e-3, 3e-3),
+        "penalty": (0.0, 1e-4, 3e-4, 3e-3, 1e-2),
         "power": (0.0, 0.5),
-        "iterations": (30, 120, 240),
+        "iterations": (30, 60, 90, 180, 240),
         "stop": ("none",),
-        "anchor": (0.3, 3.0, 10.0),
-        "anchor_references": (0, 100, 1000),
+        "anchor": (0.1, 0.3, 3.0, 10.0),
+        "anchor_references": (50, 300),
         "history": (20,),
         "importance": ("loss",),
+        "weights": ("importance",),
     }
-    found |= {
-        f"{name} {value:g}" if isinstance(value, float | int) else f"{name} {value}": ours(**{name: value})
-        for name, values in tried.items()
-        for value in values
-    }
-    for penalty in (1e-4, 3e-4, 1e-3):
-        for count in (0, 300):
-            found[f"penalty {penalty:g}, 120 iterations, {count} of X_n"] = ours(
-                penalty=penalty, iterations=120, anchor_references=count, stop="none"
-            )
+    found |= {f"{name} {value}": ours(**{name: value}) for name, values in tried.items() for value in values}
     found |= {"near": ours(retain="near"), "tenth": ours(retain="tenth")}
+    for penalty in (3e-4, 3e-3):
+        found[f"penalty {penalty}, iterations 60"] = ours(penalty=penalty, iterations=60)
+        found[f"penalty {penalty}, anchor 0.3"] = ours(penalty=penalty, anchor=0.3)
+        found[f"penalty {penalty}, anchor 3"] = ours(penalty=penalty, anchor=3.0)
     return found
 
 

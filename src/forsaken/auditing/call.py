@@ -267,7 +267,7 @@ class _Run:
             alarms=alarms,
             warnings=(*self.doubts, *found["warnings"], *quick.warnings(ensemble=self.profile == "full")),
             cost={
-                "told": cost_of(self.profile, self.cost.get("models", 0)),
+                "told": cost_of(self.profile, self.cost.get("models", 0), str(self.cost.get("references") or "")),
                 **self.cost,
                 "seconds": sum(self.cost.get("seconds_by_part", {}).values()),
             },

@@ -14,10 +14,10 @@ from forsaken._random import generator, torch_seed
 from forsaken.auditing.case import Case, Sets
 from forsaken.auditing.trainings import trained
 from forsaken.data.samples import Samples
-from forsaken.errors import SettingsError
+from forsaken.errors import InputError, SettingsError
 from forsaken.models.logits import predict_logits
 from forsaken.models.train import Training, steps_of
-from forsaken.references.folds import deal
+from forsaken.references.folds import deal, units
 from forsaken.references.keys import as_keys, row_hashes
 from forsaken.references.table import References
 
@@ -58,8 +58,15 @@ class HeldOut:
             )
         if table.entries.groups is None:
             return cls(table.origin.folds, "row")
-        names, places = as_keys(table.entries.groups), table.entries.places
-        keys = as_keys(row_hashes(sets.train, table.key))
+        places, keys = table.entries.places, as_keys(row_hashes(sets.train, table.key))
+        gone = sum(key not in places for key in keys[len(sets.remaining) :])
+        if gone:
+            raise InputError(
+                f"{gone} of {len(sets.forget)} forgotten samples are not in the table of references, so that nobody "
+                "knows their groups; give the table as it was when the model forgot them, before references.forget"
+            )
+        # Groups that share a row are one, as they were when the folds were drawn.
+        names = units(as_keys(table.entries.content), as_keys(table.entries.groups)).tolist()
         # A row that came in otherwise is a group of its own.
         return cls(table.origin.folds, "group", tuple(names[places[key]] if key in places else key for key in keys))
 

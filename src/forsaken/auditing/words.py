@@ -20,13 +20,15 @@ _NOT = {
 }
 
 
-def cost_of(profile: Profile, models: int) -> str:
-    """Say what a profile trains."""
+def cost_of(profile: Profile, models: int, references: str = "") -> str:
+    """Say what a profile trains; `references` is how many of them its originals need, in words, if any."""
     if profile == "quick":
         return "trains nothing"
     if profile == "standard":
         return f"trains {models} reference models and two white-box oracles, and fine-tunes for relearn time"
-    return f"trains {models // 3} originals, each unlearned, and {2 * models // 3} retrained models"
+    originals, retrained = f"{models // 3} originals, each unlearned", f"{2 * models // 3} retrained models"
+    own = f" {references} references for these," if references else ""
+    return f"trains {originals},{own} and {retrained}"
 
 
 def claim(profile: Profile, numbers: Sequence[Number], alarms: Sequence[Alarm], doubts: Sequence[str] = ()) -> Claim:

@@ -166,7 +166,7 @@ def _show_cost(cost: dict[str, Any], as_json: bool) -> None:
     shown = Table(title="dry run: nothing was written", show_header=False)
     shown.add_row("profile", cost["profile"])
     shown.add_row("what it does", escape(cost["told"]))
-    shown.add_row("models to train", f"{cost['trainings']:,}")
+    shown.add_row("models to train", f"{'at most ' if cost['references'] else ''}{cost['trainings']:,}")
     shown.add_row("models to make forget", f"{cost['unlearnings']:,}")
     about = f"about {cost['seconds']:.0f} s one after the other; several at once may be faster"
     shown.add_row("time of training and forgetting", about if cost["trainings"] else "none")

@@ -85,8 +85,9 @@ def _tell(folder: Path, outcome: Outcome) -> None:
 def _last_lines(folder: Path, outcome: Outcome) -> str:
     weights = folder / outcome.weights.name
     certificate = shlex.quote(str(folder / "certificate.json"))
-    key = folder / "records.key"
-    kept = f"record key:  {key} (keep it, and apart from the certificate)\n" if key.exists() else ""
+    key, twin = folder / "records.key", folder / "references.safetensors.key"
+    both = f", and the same in {twin}" if outcome.certificate.references and twin.exists() else ""
+    kept = f"record key:  {key}{both} (keep it, and apart from the certificate)\n" if key.exists() else ""
     return (
         f"{kept}weights:     {weights}\nreport:      {folder / 'report.html'}\n"
         f"certificate: {folder / 'certificate.json'}\n"

@@ -55,12 +55,17 @@ class Plan:
     certificate: Certificate
 
     @property
-    def trainings(self) -> int:
-        """How many models are trained; where the run went by references, with at most so many of those."""
-        if self.profile != "full":
-            return self.models
+    def references(self) -> int:
+        """How many references the originals of a full audit need at most; 0 where the run went by none."""
         stated = self.certificate.references
-        return self.models * (3 + (0 if stated is None or not by_references(self.job) else stated.folds))
+        return (
+            0 if self.profile != "full" or stated is None or not by_references(self.job) else self.models * stated.folds
+        )
+
+    @property
+    def trainings(self) -> int:
+        """How many models are trained; where the run went by references, at most."""
+        return self.models if self.profile != "full" else 3 * self.models + self.references
 
     @property
     def unlearnings(self) -> int:

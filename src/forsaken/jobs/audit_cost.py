@@ -33,9 +33,12 @@ def rehearse_audit(plan: Plan, progress: Progress = silent) -> dict[str, Any]:
     unlearning = plan.unlearnings * plan.certificate.seconds.unlearning
     return {
         "profile": plan.profile,
-        "told": cost_of(plan.profile, plan.trainings),
+        "told": cost_of(
+            plan.profile, plan.trainings - plan.references, f"at most {plan.references}" if plan.references else ""
+        ),
         "models": plan.models,
         "trainings": plan.trainings,
+        "references": plan.references,
         "unlearnings": plan.unlearnings,
         "training_seconds": training,
         "unlearning_seconds": unlearning,

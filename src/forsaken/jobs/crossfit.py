@@ -25,7 +25,16 @@ from forsaken.jobs.formats.exported import PROGRAM
 from forsaken.jobs.formats.table import load_model
 from forsaken.jobs.hashes import file_hash
 from forsaken.jobs.output import held
-from forsaken.jobs.references import absent, found_place, key_place, owed_words, place_of, settings_of, table_for
+from forsaken.jobs.references import (
+    absent,
+    found_place,
+    key_place,
+    owed_words,
+    place_of,
+    settings_of,
+    table_for,
+    unfinished,
+)
 from forsaken.jobs.rows import Reader, Rows
 from forsaken.jobs.sets import read_train
 from forsaken.jobs.settings import LARGEST_SEED, NAME, Job
@@ -267,7 +276,7 @@ def _training(job: Job, loaded: Format, data: Samples) -> Training | RefitRows:
 @contextmanager
 def _workplace(path: Path) -> Iterator[Path]:
     """Give the folder beside a table where unfinished work lies, to this process alone; it goes once it is empty."""
-    place = path.with_name(f".{path.name}.unfinished")
+    place = unfinished(path)
     if place.is_symlink():
         raise OutputError(f"{place} is a link, expected a folder for unfinished work; remove the link")
     try:

@@ -81,7 +81,7 @@ def check_there(job: Job, *, references: bool = True) -> None:
     listed = "".join(f"\n  - {path}" for path in missing)
     if table and table[0] in missing:
         listed += f"\nThe table of references is made by: forsaken references fit {job.path}"
-    elif table and table[-1] in missing:
+    elif table and (job.resolve(job.output.record_key) if job.output.record_key else table[-1]) in missing:
         listed += "\nThat is the key of the table of references, without which no row is found in it: put it back, or "
         listed += f"make a new table with: forsaken references fit {job.path} --force"
     raise DataNotFoundError(f"{job.path} names what is not there (paths are relative to it):{listed}")

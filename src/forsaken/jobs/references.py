@@ -24,6 +24,7 @@ from forsaken.jobs.sets import Sets
 from forsaken.jobs.settings import Job, ReferenceSettings
 from forsaken.jobs.statements import ReferenceTable
 from forsaken.models.linear import LinearModel
+from forsaken.models.logits import told
 from forsaken.references.keys import as_keys, row_hashes
 from forsaken.references.store import write_table
 from forsaken.references.table import References
@@ -63,6 +64,11 @@ def key_place(job: Job) -> Path:
     return key_file(place_of(job)) if named is None else job.resolve(named)
 
 
+def unfinished(path: Path) -> Path:
+    """Return the folder beside a table where a fit that is not done keeps what it has."""
+    return path.with_name(f".{path.name}.unfinished")
+
+
 def absent(table: References, samples: Samples) -> Array:
     """Return which samples are not in a table."""
     known = table.entries.places
@@ -92,12 +98,16 @@ class Table:
         missing = absent(self.table, forget)
         if not len(missing):
             return
-        doubt = ""
+        doubts, gone = [], self.table.forgotten
         if len(missing) == len(forget):
-            doubt = f" (none is: is {key_place(job)} the key of this table, and the table of this model?)"
+            doubts.append(f"none is: is {key_place(job)} the key of this table, and the table of this model?")
+        if gone:
+            rows = "1 row was" if gone == 1 else f"{gone} rows were"
+            doubts.append(f"{rows} forgotten and left it: where these records are among them, there is nothing to do")
+        doubt = f" ({' '.join(doubts)})" if doubts else ""
         raise NotHeldOutError(
             f"{len(missing)} of {len(forget)} records to forget are not in the table of references {self.path}{doubt}, "
-            "so that nothing proves a model which never saw them; where they are in [data] train, add them with: "
+            "so that nothing proves a model which never saw them; where the model learnt them later, add them with: "
             f"forsaken references extend {job.path}; otherwise give them as the training data are given, of which "
             "prepare must make the same inputs in every set",
             rows=missing.tolist(),
@@ -115,11 +125,14 @@ class HandedOn:
 
 def table_for(job: Job, loaded: Format, classes: int) -> Table:
     """Read the job's table for a model of so many classes."""
-    path = found_place(job)
+    path, secret = found_place(job), key_place(job)
+    if not secret.exists():
+        raise DataNotFoundError(
+            f"there is no key {secret}, without which no row is found in the table of references {path}; put it back, "
+            f"or make a new table with: forsaken references fit {job.path} --force"
+        )
     digest = file_hash(path)
-    table = References.load(
-        path, key=read_record_key(key_place(job)), build=network_of(job, loaded), forward=loaded.forward
-    )
+    table = References.load(path, key=read_record_key(secret), build=network_of(job, loaded), forward=loaded.forward)
     if table.classes != classes:
         raise InputError(
             f"the table of references {path} tells {table.classes} classes apart, the model {classes}: it was made for "
@@ -169,10 +182,29 @@ def hand_on(read: Table, job: Job, loaded: Format, sets: Sets, folder: Path, pro
         f"{REFERENCES} beside the new weights is the table of references without the forgotten records: name it in "
         "[references] file from now on, and delete the old one, which still tells what models said about them"
     )
+    if unfinished(read.path).is_dir():
+        notes.append(
+            f"{unfinished(read.path)} holds what models of a fit that was stopped said, about the forgotten records "
+            "too if it had them: delete it, or finish that fit without them"
+        )
     if table.owed:
         warnings.append(owed_words(table.owed))
+    if before["forgotten"]:
+        warnings += _strangers(table, sets)
     about = {name: before[name] for name in ("rows", "folds", "by", "steps", "claimed", "forgotten", "models_kept")}
     return HandedOn(ReferenceTable(sha256=read.sha256, **about, models_owe=table.owed), notes, warnings)
+
+
+def _strangers(table: References, sets: Sets) -> list[str]:
+    """Warn of training samples that are to be kept and are not in a table which earlier runs took rows out of."""
+    parts = [part for part in (sets.retain, sets.kept) if part is not None]
+    count = sum(len(absent(table, part)) for part in parts)
+    if not count:
+        return []
+    return [
+        f"{count} of {sum(map(len, parts))} training samples that were to be kept are not in the table of references: "
+        "where an earlier run forgot them, take them out of [data] train, of which retain and the cleaned data are made"
+    ]
 
 
 def owed_words(count: int) -> str:
@@ -210,10 +242,14 @@ def _forget(
 
     try:
         table.forget(gone, unlearn)
-    except ForsakenError as error:
+    except Exception as error:  # noqa: BLE001 (the model is the user's, and may raise anything)
         table.forget(gone)
-        warnings.append(f"the kept models of the table of references could not be made to forget: {error}")
+        why = str(error) if isinstance(error, ForsakenError) else told(error)
+        warnings.append(f"the kept models of the table of references could not be made to forget: {why}")
         return []
     finally:
         progress(Tick(STAGE, len(table.models), len(table.models)))
-    return [f"the {len(table.models)} kept models of the table of references were made to forget the records as well"]
+    return [
+        f"{done} of the {len(table.models)} models kept in the table of references had learnt some of the records, and "
+        "were made to forget them as well"
+    ]

@@ -9,11 +9,13 @@ from typing import Any
 from forsaken._keys import read_record_key
 from forsaken.errors import NotHeldOutError
 from forsaken.jobs.chain import find_previous
+from forsaken.jobs.files import check_there
 from forsaken.jobs.judge import PARTS, STAGE, Views, doubts, look, numbers
 from forsaken.jobs.keys import read_signing_key
 from forsaken.jobs.method import by_references, method_of
 from forsaken.jobs.preparing import Prepared, prepare_job, unlearn_prepared
 from forsaken.jobs.references import absent, owed_words
+from forsaken.jobs.sets import Sets
 from forsaken.jobs.settings import Job
 from forsaken.models.logits import as_module
 from forsaken.types import Progress, Tick, silent
@@ -106,6 +108,8 @@ def _of_table(ready: Prepared) -> list[str]:
 
 def _check_the_rest(job: Job) -> None:
     """Read what a run needs besides the model and the data, so that a mistake there is told now."""
+    if job.references is not None:
+        check_there(job)  # before the key of the table, which is of no use without it
     if job.output.record_key is not None:
         read_record_key(job.resolve(job.output.record_key))
     if job.output.signing_key is not None:
@@ -144,9 +148,7 @@ def _missing(ready: Prepared, target: str) -> list[dict[str, Any]]:
             {
                 "set": "reference",
                 "needed": needed,
-                "why": "the forgotten samples are moved to where such samples are"
-                if needed
-                else "without references there is nothing to compare the forgotten samples with",
+                "why": "the forgotten samples are moved to where such samples are" if needed else _compared(sets),
                 "what_can_serve": serves,
                 "example": example,
                 "otherwise": "the table of references is enough to forget by"
@@ -177,6 +179,12 @@ def _missing(ready: Prepared, target: str) -> list[dict[str, Any]]:
             }
         )
     return found
+
+
+def _compared(sets: Sets) -> str:
+    if sets.test is None:
+        return "without reference samples there is nothing to compare the forgotten ones with"
+    return "without reference samples the forgotten ones are compared with test samples, which may be unlike them"
 
 
 def _kind(ready: Prepared) -> str:

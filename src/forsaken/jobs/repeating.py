@@ -13,6 +13,7 @@ from forsaken.jobs.method import by_references
 from forsaken.jobs.rows import Rows
 from forsaken.jobs.sets import Sets
 from forsaken.jobs.settings import Job
+from forsaken.references.folds import units
 
 
 def held_out_of(job: Job, certificate: Certificate, sets: Sets) -> HeldOut | None:
@@ -37,13 +38,25 @@ def held_out_of(job: Job, certificate: Certificate, sets: Sets) -> HeldOut | Non
             "the folds of this run's references were drawn by group, and [references] group names no column of [data] "
             "train; name the one that they were drawn by"
         )
-    groups = train.content.columns[name].tolist()
     parts = [sets.rows[part] for part in ("kept", "retain", "forget") if part in sets.rows]
-    return HeldOut(stated.folds, "group", tuple(group for part in parts for group in _groups(part, train, groups)))
+    return HeldOut(stated.folds, "group", tuple(group for part in parts for group in _groups(part, train, name)))
 
 
-def _groups(part: Rows, train: Rows, groups: list[Any]) -> list[Any]:
-    """Return the group of each row of a set, known by its content; one that is no training row has its own."""
+def _groups(part: Rows, train: Rows, name: str) -> list[Any]:
+    """Return the group of each row of a set, known by its content; groups that share a row are one, as in the table.
+
+    A row that is no training row any more is in the group that its own column tells, or else in one of its own.
+    """
+    column = _column(train, name)
     ours, theirs = content_keys(part.content, train.content)
-    known = dict(zip(theirs, groups, strict=True))
-    return [known.get(key, ("alone", part.name, at)) for at, key in enumerate(ours)]
+    number = units(theirs, column).tolist()
+    known, named = dict(zip(theirs, number, strict=True)), dict(zip(column, number, strict=True))
+    alone: list[Any] = [("alone", part.name, at) for at in range(len(part))]
+    own = _column(part, name) or alone
+    return [known.get(key, named.get(each, each)) for key, each in zip(ours, own, strict=True)]
+
+
+def _column(rows: Rows, name: str) -> list[str]:
+    """Return whose each row is, as text: a column may be read as numbers in one file and as names in another."""
+    found = rows.content.columns.get(name) if isinstance(rows.content, Records) else None
+    return [] if found is None else [str(each) for each in found.tolist()]

@@ -190,6 +190,10 @@ def check_references(certificate: Certificate) -> Iterator[Check]:
         return
     how = "handed in" if stated.by == "claim" else f"{stated.folds} folds by {stated.by}"
     words = f"by its own word a table of {stated.rows} rows ({how}) with SHA-256 {stated.sha256}"
+    if stated.claimed:
+        words += f", {stated.claimed} of them the word of whoever handed them in"
+    if certificate.target is not None and not certificate.target.target.startswith("out-of-fold"):
+        words += ", which the method did not go by"
     yield Check("references", None, f"{words}; {_owed(stated.models_owe)}" if stated.models_owe else words)
 
 

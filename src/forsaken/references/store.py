@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -22,6 +21,7 @@ from forsaken._random import torch_seed
 from forsaken.errors import DataError, DataNotFoundError, ModelError, SettingsError
 from forsaken.models.logits import Forward, as_module
 from forsaken.references.entries import CLAIMED, Entries
+from forsaken.references.folds import LEAST
 from forsaken.references.kept import Taught, Weights
 from forsaken.references.keys import WIDTH, checked_key
 from forsaken.references.origin import Costs, Origin
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 FORMAT, SCHEMA = "forsaken.references", 1
+_LARGEST = 2**63 - 1  # of the numbers in a file
 _MODEL, _TAUGHT = "model", "taught."
 _NAME = re.compile(rf"{_MODEL}\.(0|[1-9][0-9]{{0,8}})/.+", re.DOTALL)
 
@@ -119,9 +120,9 @@ def _content(table: References) -> bytes:
     return safetensors.torch.save(tensors, metadata={"format": FORMAT, "about": json.dumps(told)})
 
 
-def _check(told: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+def _check_told(told: Mapping[str, Any]) -> None:
     if told["schema"] != SCHEMA:
-        raise ValueError(f"schema {told['schema']!r}, this package reads {SCHEMA}")
+        raise ValueError(f"schema {str(told['schema'])[:20]!r}, this package reads {SCHEMA}")
     origin = told["origin"]
     if set(origin) != {"folds", "by", "steps", "seed", "costs"} or set(origin["costs"]) != {"seconds", "trainings"}:
         raise ValueError("its origin is not told")
@@ -129,15 +130,24 @@ def _check(told: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
     numbers |= {"folds": origin["folds"], "seed": origin["seed"], "trainings": origin["costs"]["trainings"]}
     numbers |= {} if origin["steps"] is None else {"steps": origin["steps"]}
     for name, value in numbers.items():
-        if type(value) is not int or value < 0:
-            raise ValueError(f"{name} is no number >= 0")
+        if type(value) is not int or not 0 <= value <= _LARGEST:
+            raise ValueError(f"{name} is no number from 0 to {_LARGEST}")
     seconds = origin["costs"]["seconds"]
-    if type(seconds) not in (int, float) or not math.isfinite(seconds) or seconds < 0:
-        raise ValueError("seconds is no number >= 0")
+    if type(seconds) not in (int, float) or not 0 <= seconds <= _LARGEST:
+        raise ValueError(f"seconds is no number from 0 to {_LARGEST}")
     if origin["by"] not in ("row", "group", "claim"):
         raise ValueError("what the folds were drawn by is not known")
-    models, grouped = told["models"], origin["by"] == "group"
-    count = _check_rows("", tensors, grouped=grouped, folds=models or None)
+    if (origin["folds"] != 0) if origin["by"] == "claim" else (origin["folds"] < LEAST):
+        raise ValueError(f"{origin['folds']} folds, drawn by {origin['by']}")
+    if told["owed"] > (told["forgotten"] if told["models"] else 0):
+        raise ValueError("its models owe more than was forgotten")
+
+
+def _check(told: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    _check_told(told)
+    by, models = told["origin"]["by"], told["models"]
+    grouped, claimed = by == "group", by == "claim"
+    count = _check_rows("", tensors, grouped=grouped, folds=models or None, claims=claimed)
     logits = tensors["logits"]
     if logits.dim() != 2 or len(logits) != count or logits.shape[1] < 2 or logits.dtype != torch.float32:
         raise ValueError(f"logits has shape {tuple(logits.shape)} of {logits.dtype}")
@@ -145,7 +155,7 @@ def _check(told: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         raise ValueError("logits that are not finite")
     known = {"logits", *_names("", grouped=grouped)}
     if models:
-        _check_rows(_TAUGHT, tensors, grouped=grouped, folds=models)
+        _check_rows(_TAUGHT, tensors, grouped=grouped, folds=models, claims=False)
         known |= _names(_TAUGHT, grouped=grouped)
     parts = [_NAME.fullmatch(name) for name in tensors if name not in known]
     if None in parts:
@@ -155,7 +165,7 @@ def _check(told: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         raise ValueError(f"it holds {len(there)} models, but tells of {models}")
 
 
-def _check_rows(start: str, tensors: Mapping[str, Tensor], *, grouped: bool, folds: int | None) -> int:
+def _check_rows(start: str, tensors: Mapping[str, Tensor], *, grouped: bool, folds: int | None, claims: bool) -> int:
     fold = tensors[f"{start}fold"]
     if fold.dim() != 1 or fold.dtype != torch.int32:
         raise ValueError(f"{start}fold has shape {tuple(fold.shape)} of {fold.dtype}")
@@ -163,7 +173,7 @@ def _check_rows(start: str, tensors: Mapping[str, Tensor], *, grouped: bool, fol
         part = tensors[name]
         if tuple(part.shape) != (len(fold), WIDTH) or part.dtype != torch.uint8:
             raise ValueError(f"{name} has shape {tuple(part.shape)} of {part.dtype}")
-    low = CLAIMED if folds is None else 0
+    low = CLAIMED if claims and folds is None else 0
     if len(fold) and (int(fold.min()) < low or (folds is not None and int(fold.max()) >= folds)):
         raise ValueError(f"{start}fold has numbers of no fold")
     return len(fold)

@@ -17,8 +17,9 @@ from forsaken.auditing.case import Case, Sets
 from forsaken.auditing.ensembles import Ensembles
 from forsaken.auditing.held_out import HeldOut
 from forsaken.data.samples import Samples, join
-from forsaken.errors import SettingsError
+from forsaken.errors import InputError, SettingsError
 from forsaken.metrics import margins
+from forsaken.references.entries import Entries
 
 FAST = replace(RECIPE, epochs=3)
 OURS = Forsaken.out_of_fold(iterations=5)
@@ -171,3 +172,31 @@ def test_rows_that_the_table_does_not_know_are_groups_of_their_own(trained):
     plan = HeldOut.of(references, more)
     assert len(plan.groups) == 153
     assert len(set(plan.groups)) == 3
+
+
+def test_what_an_oracle_sees_is_noted_of_every_model(trained):
+    found = ensembles(trained, references={"ours": HeldOut(2, "forgotten")}).measure()
+    views = ensembles(trained).views
+    assert found.facts["before"]["forget.top"].shape == (3, 20, 3)
+    assert found.facts["ours"]["retain.top"].shape == (3, len(views["retain"]), 3)
+    seed = next(seed for role, seed in ensembles(trained)._wanted() if role == "before")
+    model = Training(build, FAST).run(case(trained).sets.train, seed=seed)
+    expected = trained.oracle.score(model, views["retain"])
+    assert np.allclose(trained.oracle.score_top(found.facts["before"]["retain.top"][0]), expected, atol=1e-3)
+    assert found.facts["ours"]["density"].shape == (3,)
+
+
+def test_a_table_that_forgot_does_not_know_the_groups_any_more(trained):
+    references = table(trained, groups=["one"] * 76 + ["two"] * 76)
+    references.forget(trained.forget.inputs)
+    with pytest.raises(InputError, match=r"20 of 20 forgotten samples are not in the table .* before references"):
+        HeldOut.of(references, Sets(trained.forget, **trained.sets))
+
+
+def test_groups_that_share_a_row_are_one(trained):
+    references = table(trained, groups=range(152))
+    known = references.entries
+    copy = Entries(known.content[[0]], known.groups[[1]], known.fold[[0]], known.logits[[0]])  # of row 0, but row 1's
+    references.entries = known.joined(copy)
+    plan = HeldOut.of(references, Sets(trained.forget, **trained.sets))
+    assert len(set(plan.groups)) == 151

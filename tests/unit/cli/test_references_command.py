@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+import safetensors
+import safetensors.torch
 from job_folders import RECIPE, Nursery, digests, forsaken, table, tabled, world, write_job, write_world
 
 TABLE, SECRET = "references.safetensors", "references.safetensors.key"
@@ -123,6 +125,7 @@ def test_a_run_and_its_proof(tmp_path: Path) -> None:
     assert ended.code == 0, ended.err
     assert "12 of 12 (of its 132 rows)" in ended.out
     assert "the table of references is enough to forget by" in ended.out
+    assert "without reference samples the forgotten ones are compared with test samples" in ended.out
     ended = forsaken("unlearn", job, "--json")
     assert ended.code == 0, ended.err
     assert {TABLE, SECRET, "records.key"} <= set(ended.json["files"])
@@ -132,6 +135,39 @@ def test_a_run_and_its_proof(tmp_path: Path) -> None:
     assert "a table of 132 rows (2 folds by row)" in checked.out
     ended = forsaken("unlearn", job, "--out", tmp_path / "second")
     assert "delete the old one" in ended.out
+
+
+def test_one_key_in_two_files_and_an_audit_that_counts_references_apart(tmp_path: Path) -> None:
+    job = tabled(tmp_path / "job")
+    ended, out = forsaken("unlearn", job), job.parent / "forgotten"
+    assert f"{out / 'records.key'}, and the same in {out / SECRET} (keep it, and apart from" in ended.out
+    assert (out / SECRET).read_bytes() == (out / "records.key").read_bytes()
+    words = ("audit", job, "--profile", "full", "--models", "4", "--dry-run")
+    ended = forsaken(*words)
+    assert ended.code == 0, ended.err
+    told = "trains 4 originals, each unlearned, at most 8 references for these, and 8 retrained models"
+    assert " ".join(told.split()) in " ".join(ended.out.replace("│", " ").split())
+    assert "at most 20 " in ended.out
+    found = forsaken(*words, "--json").json
+    assert (found["told"], found["trainings"], found["references"]) == (told, 20, 8)
+    quick = forsaken("audit", job, "--dry-run", "--json").json
+    assert (quick["trainings"], quick["references"]) == (0, 0)
+
+
+@pytest.mark.parametrize("words", [("extend",), ("show",)])
+def test_a_table_made_by_hand_is_no_traceback(tmp_path: Path, words: tuple[str, ...]) -> None:
+    job = tabled(tmp_path / "job")
+    path = job.parent / TABLE
+    with safetensors.safe_open(path, framework="pt") as file:
+        told = json.loads(file.metadata()["about"])
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    told["origin"]["costs"]["trainings"] = 10**400
+    path.write_bytes(
+        safetensors.torch.save(tensors, metadata={"format": "forsaken.references", "about": json.dumps(told)})
+    )
+    ended = forsaken("references", *words, job)
+    assert ended.code == 2
+    assert "is damaged (ValueError: trainings is no number from 0 to" in ended.err
 
 
 def test_a_debt_is_told_by_verify(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

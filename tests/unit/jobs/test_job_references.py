@@ -44,7 +44,8 @@ from forsaken.errors import (
     OutputError,
     SettingsError,
 )
-from forsaken.jobs.audit import audit_job, plan_audit
+from forsaken.jobs.audit import audit_job, evidence_of, plan_audit
+from forsaken.jobs.audit_cost import rehearse_audit
 from forsaken.jobs.certificate import Certificate
 from forsaken.jobs.code import user_code
 from forsaken.jobs.crossfit import extend_table, fit_table, show_table
@@ -53,11 +54,13 @@ from forsaken.jobs.hashes import file_hash
 from forsaken.jobs.method import by_references, method_of
 from forsaken.jobs.reading import read_job
 from forsaken.jobs.rehearsal import rehearse
+from forsaken.jobs.repeating import held_out_of
 from forsaken.jobs.statements import ReferenceTable
 from forsaken.jobs.verify import verify_certificate
 from forsaken.references.keys import as_keys
 from forsaken.references.table import References
-from forsaken.types import Tick
+from forsaken.types import Tick, silent
+from forsaken.unlearning.forsaken.method import Forsaken
 
 TABLE, SECRET = "references.safetensors", "references.safetensors.key"
 AUDIT = {"recipe": RECIPE}
@@ -147,7 +150,8 @@ def test_the_table_decides_the_target(tmp_path: Path) -> None:
     assert method_of(bare).settings["target"] == "class-mean"
     assert "references" not in bare.to_dict(), "the hash of a job without references stays what it was"
     job = read_job(write_job(tmp_path, references={}))
-    assert (method_of(job).settings["target"], method_of(job).settings["penalty"]) == ("out-of-fold", 3e-4)
+    assert method_of(job).settings == Forsaken.out_of_fold(iterations=12).settings
+    assert method_of(job).settings["target"] == "out-of-fold"
     assert method_of(job, iterations=3).settings["iterations"] == 3
     assert by_references(job)
     assert job.to_dict()["references"]["folds"] == 4
@@ -434,7 +438,7 @@ def test_an_estimator_from_its_table_to_the_next_one(tmp_path: Path, keep: bool)
     assert (found["added"], found["added_trainings"]) == (20, 0 if keep else 1)
     result = run(job)
     assert result["facts"]["target"] == "out-of-fold"
-    assert any("kept models of the table of references were made to forget" in note for note in result["notes"]) is keep
+    assert any("models kept in the table of references had learnt" in note for note in result["notes"]) is keep
     assert show_table(folder / "forgotten" / TABLE)["rows"] == 120
 
 
@@ -519,7 +523,39 @@ def test_without_its_table_a_run_says_how_to_make_it(tmp_path: Path) -> None:
     (job.parent / SECRET).unlink()
     with pytest.raises(DataNotFoundError, match="the key of the table of references, without which no row is found"):
         run(job)
+    with pytest.raises(DataNotFoundError, match=r"there is no key .*put it back, or make a new table with: forsaken"):
+        extend(job)  # and not: make a new key
+    write_job(job.parent, references={"folds": 2}, audit=AUDIT, output={"record_key": "mine.key"})
+    for act in (run, dry, extend):
+        with pytest.raises(DataNotFoundError, match=r"mine\.key.*\s.*put it back, or"):
+            act(job)
     assert not (job.parent / "forgotten").exists()
+
+
+def test_records_that_were_forgotten_before(tmp_path: Path) -> None:
+    job = tabled(tmp_path / "job")
+    assert run(job)["warnings"] == []
+    later = {"references": {"file": f"forgotten/{TABLE}"}, "output": {"folder": "later"}}
+    again = write_job(job.parent, "again.toml", **later)
+    with pytest.raises(
+        NotHeldOutError, match=r"12 rows were forgotten and left it: where these records are among them"
+    ):
+        run(again)
+    other = write_job(job.parent, "other.toml", **later, data={"forget": {"of": "train", "ids": [0, 1]}})
+    (warning,) = run(other)["warnings"]
+    assert warning.startswith("12 of 130 training samples that were to be kept are not in the table of references: wh")
+    clean = write_job(
+        job.parent, "clean.toml", references=later["references"], output={"folder": "clean"},
+        data={"train": "forgotten/cleaned.parquet", "forget": {"of": "train", "ids": [0, 1]}},
+    )  # fmt: skip
+    assert run(clean)["warnings"] == []
+
+
+def test_what_a_stopped_fit_left_is_told(tmp_path: Path) -> None:
+    job = tabled(tmp_path / "job")
+    assert not any("unfinished" in note for note in run(job)["notes"])
+    (job.parent / f".{TABLE}.unfinished").mkdir()
+    assert any(".unfinished holds what models of a fit that was stopped" in n for n in run(job, force=True)["notes"])
 
 
 def test_records_that_are_not_in_the_table(tmp_path: Path) -> None:
@@ -586,6 +622,10 @@ def test_handed_in_references_are_called_so(tmp_path: Path) -> None:
     stated = Certificate.read(folder / "forgotten" / "certificate.json").references
     assert stated is not None
     assert (stated.by, stated.claimed, stated.folds) == ("claim", 132, 0)
+    out = folder / "forgotten"
+    checked = verify_certificate(Certificate.read(out / "certificate.json"), out / "model.safetensors").checks[-1]
+    assert ", 132 of them the word of whoever handed them in" in checked.words
+    assert "did not go by" not in checked.words
 
 
 def test_another_target_keeps_the_table_up_to_date(tmp_path: Path) -> None:
@@ -593,7 +633,10 @@ def test_another_target_keeps_the_table_up_to_date(tmp_path: Path) -> None:
     result = run(job)
     assert result["facts"]["target"] == "class-mean"
     assert "the references were not used: the target is class-mean" in result["notes"]
-    assert len(References.load(job.parent / "forgotten" / TABLE)) == 120
+    out = job.parent / "forgotten"
+    assert len(References.load(out / TABLE)) == 120
+    checked = verify_certificate(Certificate.read(out / "certificate.json"), out / "model.safetensors").checks[-1]
+    assert checked.words.endswith(", which the method did not go by")
     strange = write_job(
         job.parent, "strange.toml", references={}, method={"name": "gradient-ascent", "iterations": None},
         data={"forget": {"path": "test.parquet", "ids": [0, 1]}, "test": None}, output={"folder": "strange"},
@@ -622,7 +665,8 @@ def test_kept_models_forget_too(tmp_path: Path) -> None:
     job = tabled(tmp_path / "job", keep_models=True)
     folder = job.parent
     result = run(job)
-    assert "the 2 kept models of the table of references were made to forget the records as well" in result["notes"]
+    told = "2 of the 2 models kept in the table of references had learnt some of the records, and were made to forget"
+    assert any(note.startswith(told) for note in result["notes"])
     assert result["warnings"] == []
     before, after = (safetensors.torch.load_file(each / TABLE) for each in (folder, folder / "forgotten"))
     for at in range(2):
@@ -632,6 +676,30 @@ def test_kept_models_forget_too(tmp_path: Path) -> None:
     assert stated is not None
     assert (stated.models_kept, stated.models_owe) == (2, 0)
     assert (show_table(folder / "forgotten" / TABLE)["models_kept"], left_over(folder)) == (2, [])
+
+
+def test_a_kept_model_that_never_saw_the_records_is_left_alone(tmp_path: Path) -> None:
+    folder = write_world(tmp_path / "job")
+    part(folder, slice(0, 132), person=[min(at, 120) for at in range(132)])  # one person has the last twelve rows
+    job = write_job(folder, references={"folds": 2, "group": "person", "keep_models": True}, audit=AUDIT)
+    fit(job)
+    assert any(note.startswith("1 of the 2 models kept") for note in run(job)["notes"])
+
+
+@pytest.mark.parametrize("error", [RuntimeError, MemoryError])
+def test_a_kept_model_that_fails_spoils_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    job = tabled(tmp_path / "job", keep_models=True)
+
+    def failing(*_: Any, **__: Any) -> Any:
+        raise error("record 7.654321")
+
+    monkeypatch.setattr("forsaken.jobs.references.method_of", lambda _: failing)
+    told = " ".join(run(job)["warnings"])
+    assert f"could not be made to forget: {error.__name__} at test_job_references.py" in told
+    assert "7.654321" not in told
+    assert show_table(job.parent / "forgotten" / TABLE)["models_owe"] == 12
 
 
 def test_new_rows_cost_no_training_with_kept_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -816,11 +884,39 @@ def test_a_full_audit_makes_references_like_those_of_the_table(tmp_path: Path, b
     (job.parent / TABLE).unlink()  # as the run advised
     read = read_job(job)
     plan = plan_audit(read, job.parent / "forgotten", profile="full", models=4)
-    assert plan.trainings == 4 * (3 + 2)
+    assert (plan.trainings, plan.references) == (4 * (3 + 2), 8)
     with user_code(read.folder):
+        cost = rehearse_audit(plan)
         found = audit_job(plan)
+    told = "trains 4 originals, each unlearned, {} references for these, and 8 retrained models"
+    assert (cost["told"], cost["trainings"], cost["references"]) == (told.format("at most 8"), 20, 8)
     assert found.cost["references"] == (8 if by == "row" else 4), "the forgotten records are one person's"
+    assert found.cost["told"] == told.format(found.cost["references"])
     assert found["u_lira_auc"].value is not None
+
+
+@pytest.mark.parametrize("train", ["whole", "cleaned"])
+def test_an_audit_draws_folds_by_the_groups_of_the_table(tmp_path: Path, train: str) -> None:
+    folder = write_world(tmp_path / "job")
+    person = [min(at, 120) for at in range(132)]
+    part(folder, slice(0, 132), person=person)
+    whole = pq.read_table(folder / "train.parquet")
+    pq.write_table(whole.slice(120), folder / "forget.parquet")
+    copy = whole.slice(0, 1).set_column(whole.column_names.index("person"), "person", pa.array([1]))
+    pq.write_table(pa.concat_tables([whole, copy]), folder / "train.parquet")  # the second person has the first's row
+    job = write_job(folder, references={"folds": 2, "group": "person"}, audit=AUDIT)
+    fit(job)
+    run(job)
+    if train == "cleaned":
+        shutil.copy(folder / "forgotten" / "cleaned.parquet", folder / "train.parquet")
+    read = read_job(job)
+    with user_code(read.folder):
+        plan = plan_audit(read, folder / "forgotten", profile="full", models=4)
+        found = held_out_of(read, plan.certificate, evidence_of(plan, silent).sets)
+    assert found is not None
+    assert found.groups is not None
+    assert len(set(found.groups[-12:])) == 1, "one person's, whether the rows are still in the data or not"
+    assert len(set(found.groups)) == 120, "and two people who share a row are one"
 
 
 def test_samples_of_a_function(tmp_path: Path) -> None:

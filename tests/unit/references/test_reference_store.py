@@ -257,9 +257,14 @@ DAMAGES = {
     "no costs": put("origin", "costs", value=None),
     "costs of words": put("origin", "costs", "seconds", value="few"),
     "endless costs": put("origin", "costs", "seconds", value=float("inf")),
+    "costs past counting": put("origin", "costs", "seconds", value=10**400),
+    "trainings past counting": put("origin", "costs", "trainings", value=10**400),
     "no trainings": put("origin", "costs", "trainings", value=-1),
     "half a step": put("origin", "steps", value=0.5),
     "folds of words": put("origin", "folds", value="four"),
+    "a single fold": put("origin", "folds", value=1),
+    "folds of what was handed in": put("origin", "by", value="claim"),
+    "more owed than forgotten": put("owed", value=1),
     "folds by magic": put("origin", "by", value="<script>"),
     "groups that are not there": put("origin", "by", value="group"),
     "less than nothing owed": put("owed", value=-3),
@@ -308,6 +313,18 @@ def test_rewriting_alone_does_no_damage(tmp_path: Path) -> None:
     path = table.save(tmp_path / "table")
     rewritten(path, lambda told, tensors: None)
     assert same(References.load(path, build=network), table)
+
+
+def test_a_table_of_folds_holds_no_claims(tmp_path: Path) -> None:
+    path = fitted().save(tmp_path / "table")
+    rewritten(path, swap("fold", lambda old: old.fill_(-1)))
+    with pytest.raises(DataError, match="fold has numbers of no fold"):
+        References.load(path)
+    path = fitted().save(tmp_path / "long")
+    rewritten(path, put("schema", value="x" * 500))
+    with pytest.raises(DataError, match="is damaged") as caught:
+        References.load(path)
+    assert "x" * 21 not in str(caught.value)
 
 
 @pytest.mark.parametrize("change", DAMAGES.values(), ids=DAMAGES)

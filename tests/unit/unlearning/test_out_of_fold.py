@@ -102,9 +102,11 @@ def test_in_double_precision_too(problem64: Problem, table: References) -> None:
 def test_settings_for_references() -> None:
     usual, own = Forsaken(), Forsaken.out_of_fold()
     changed = {name for name, value in own.settings.items() if usual.settings[name] != value}
-    assert changed == {"target", "penalty"}
-    assert (own.target, own.penalty) == ("out-of-fold", 3e-4)
-    assert Forsaken.out_of_fold(penalty=0.5, history=3) == Forsaken(target="out-of-fold", penalty=0.5, history=3)
+    assert changed == {"target", "iterations", "anchor_references"}
+    assert own.target == "out-of-fold"
+    assert Forsaken.out_of_fold(iterations=5, anchor_references=3) == Forsaken(
+        target="out-of-fold", iterations=5, anchor_references=3
+    )
     assert "out-of-fold" in TARGETS
 
 
@@ -122,7 +124,7 @@ def test_references_choose_the_settings_unless_told_otherwise() -> None:
 def test_the_call_takes_them(problem: Problem, table: References) -> None:
     result = forsaken.unlearn(problem.model, problem.forget, references=table, iterations=2)
     assert "target='out-of-fold'" in result.method
-    assert "penalty=0.0003" in result.method
+    assert "anchor_references=0" in result.method
     other = forsaken.unlearn(problem.model, problem.forget, references=table, iterations=2, penalty=2e-3)
     assert "penalty=0.002" in other.method
 

@@ -143,7 +143,7 @@ class Forsaken(Unlearner):
     @classmethod
     def out_of_fold(cls, **changes: Any) -> Forsaken:
         """Return the configuration for references, with `changes`: benchmarks/out_of_fold.py found its settings."""
-        return cls(**{"target": aims.OUT_OF_FOLD, "penalty": 3e-4, **changes})
+        return cls(**{"target": aims.OUT_OF_FOLD, "iterations": 120, "anchor_references": 0, **changes})
 
     def needs_reference_labels(self, *, retain: bool, targets: bool) -> bool:
         """Return whether the target or the importance needs the references' labels."""

@@ -44,9 +44,6 @@ DISTANCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-_FEW = 0.2  # of all coordinates: below that, gathering them is cheaper than a pass over everything
-
-
 class Objective:
     """The smooth part as a function of ν, over D and the anchors in one batch or in microbatches.
 
@@ -112,16 +109,11 @@ class Objective:
 
     def move(self, nu: Tensor, index: Tensor | None = None) -> None:
         """Set θ = θ_0 − s ⊙ ν, everywhere or at `index` only."""
-        start, slope, theta = self.space.start, self._slope, self.space.theta
-        if index is not None:
-            self._nu.index_copy_(0, index, nu)
-            if len(index) < _FEW * len(start):
-                # Elsewhere ν is zero and stays so, and with it θ: most of the vector need not be read.
-                theta.index_copy_(0, index, torch.addcmul(start[index], slope[index], nu))
-                return
-        else:
+        if index is None:
             self._nu.copy_(nu)
-        torch.addcmul(start, slope, self._nu, out=theta)
+        else:
+            self._nu.index_copy_(0, index, nu)  # elsewhere ν is zero and stays so
+        torch.addcmul(self.space.start, self._slope, self._nu, out=self.space.theta)
 
     def __call__(self, gradient: Tensor) -> Smooth:
         """Evaluate at the current θ; write the gradient with respect to ν into `gradient`, shape (d,)."""

@@ -166,7 +166,7 @@ class WorkingSet:
 
     def accept(self, nu: Tensor, gradient: Tensor) -> None:
         """Go to ν, where the gradient over all d numbers is `gradient`; learn from the step; let others in and out."""
-        fresh = gradient[self.index]
+        fresh = gradient.index_select(0, self.index)  # several times faster than gradient[self.index] on a CPU
         s, y = nu - self.nu, fresh - self.gradient
         if float(torch.dot(s, y)) > CURVATURE * float(torch.dot(y, y)):
             self.pairs.add(s, y)
@@ -176,8 +176,8 @@ class WorkingSet:
         if len(new):
             self.index = torch.cat([self.index, new])
             self.nu = torch.cat([self.nu, self.nu.new_zeros(len(new))])
-            self.gradient = torch.cat([self.gradient, gradient[new]])
-            self.penalty = torch.cat([self.penalty, self.penalties[new]])
+            self.gradient = torch.cat([self.gradient, gradient.index_select(0, new)])
+            self.penalty = torch.cat([self.penalty, self.penalties.index_select(0, new)])
             self.pairs.grow(len(self.index))
 
     def _prune(self) -> None:
