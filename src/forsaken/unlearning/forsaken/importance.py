@@ -88,7 +88,7 @@ def importance(
     batched = size > 1
     while done < len(samples):
         part = samples.rows(range(done, min(done + (size if batched else 1), len(samples))))
-        inputs, label = adapter.place(part.inputs), labels[done : done + len(part)]
+        inputs, label = space.place(part.inputs), labels[done : done + len(part)]
         if batched:
             try:
                 with warnings.catch_warnings():
@@ -122,7 +122,10 @@ def _add(total: Tensor, space: ParameterSpace, gradients: list[Tensor | None]) -
             total[cut] += gradient.reshape(-1)
 
 
-def scaled(omega: Tensor) -> Tensor:
-    """Return ω / mean ω + 0.01: on the scale of 1 whatever the model, and nowhere zero; 1 where ω is all zero."""
-    mean = omega.mean()
+def scaled(omega: Tensor, count: int | None = None) -> Tensor:
+    """Return ω / mean ω + 0.01: on the scale of 1 whatever the model, and nowhere zero; 1 where ω is all zero.
+
+    The mean is over `count` parameters where that is more than there are entries: ω is zero at the others.
+    """
+    mean = omega.sum() / (omega.numel() if count is None else count)
     return torch.where(mean > 0, omega / mean.clamp_min(torch.finfo(omega.dtype).tiny) + 0.01, torch.ones_like(omega))

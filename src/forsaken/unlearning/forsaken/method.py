@@ -21,6 +21,7 @@ from forsaken.unlearning.base import About, Details, Unlearner
 from forsaken.unlearning.forsaken import aims
 from forsaken.unlearning.forsaken.importance import LOSSES, importance, scaled
 from forsaken.unlearning.forsaken.lbfgs import lbfgs
+from forsaken.unlearning.forsaken.narrow import narrowing
 from forsaken.unlearning.forsaken.objective import DISTANCES, Objective
 from forsaken.unlearning.forsaken.owlqn import owlqn
 from forsaken.unlearning.forsaken.record import mask_of
@@ -152,11 +153,21 @@ class Forsaken(Unlearner):
     def run(self, student: nn.Module, request: Request) -> Details:
         """Find μ and apply it to `student`. See `Unlearner.run`."""
         adapter = LogitModel(student, request.forward)
-        space = ParameterSpace(adapter, self.parameters)
+        anchors = self._anchors(request)
+        guard = request.retain if request.retain is not None else request.reference
+        looked_at = [part for part in (request.forget, anchors, guard) if part is not None]
+        space = ParameterSpace(adapter, self.parameters, lambda: narrowing(adapter, looked_at))
         with prepared(student):
-            return self._run(student, space, request)
+            return self._run(student, space, request, anchors, guard)
 
-    def _run(self, student: nn.Module, space: ParameterSpace, request: Request) -> Details:
+    def _run(
+        self,
+        student: nn.Module,
+        space: ParameterSpace,
+        request: Request,
+        anchors: Samples | None,
+        guard: Samples | None,
+    ) -> Details:
         def logits(samples: Samples) -> Tensor:
             return predict_logits(student, samples, forward=request.forward, batch_size=self.batch_size or 512)
 
@@ -177,11 +188,9 @@ class Forsaken(Unlearner):
 
         if self.stop == "calibrated" and aim.bound is None:
             raise SettingsError('stop="calibrated" needs a target from at least two references to calibrate on')
-        guard = request.retain if request.retain is not None else request.reference
         omega = self._omega(space, guard, request)
-        scale = torch.ones_like(space.start) if omega is None else scaled(omega) ** (-self.power)
-        weight = self._weights(omega, scale)
-        anchors = self._anchors(request)
+        scale = torch.ones_like(space.start) if omega is None else scaled(omega, space.chosen) ** (-self.power)
+        weight = self._weights(omega, scale, space.chosen)
         facts |= {"importance_from": _source(request, omega), "anchors": 0 if anchors is None else len(anchors)}
         notes += _notes(request, omega, anchors)
         objective = Objective(
@@ -237,10 +246,10 @@ class Forsaken(Unlearner):
             return None
         return importance(space, guard, self.importance, request.progress)
 
-    def _weights(self, omega: Tensor | None, like: Tensor) -> Tensor:
+    def _weights(self, omega: Tensor | None, like: Tensor, count: int) -> Tensor:
         if omega is None or self.weights == "none":
             return torch.ones_like(like)
-        return omega if self.weights == "importance-raw" else scaled(omega)
+        return omega if self.weights == "importance-raw" else scaled(omega, count)
 
     def _penalty(self, largest: float) -> float:
         if self.penalty_share is None:

@@ -94,7 +94,7 @@ class Objective:
         wanted = target if anchored is None else torch.cat([target, anchored])
         self._samples, self._size = everything, batch_size
         self._batches = [
-            (space.adapter.place(part.inputs), rows)
+            (space.place(part.inputs), rows)
             for part, rows in zip(
                 everything.batches(batch_size),
                 torch.split(wanted.to(device), batch_size or len(everything)),
@@ -104,7 +104,7 @@ class Objective:
 
     def inputs_kept(self) -> bool:
         """Return whether the model left the inputs of the first batch as they were given."""
-        given = self.space.adapter.place(next(self._samples.batches(self._size)).inputs)
+        given = self.space.place(next(self._samples.batches(self._size)).inputs)
         return all(torch.equal(a, b) for a, b in zip(leaves(given), leaves(self._batches[0][0]), strict=True))
 
     def move(self, nu: Tensor, index: Tensor | None = None) -> None:

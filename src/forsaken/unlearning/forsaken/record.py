@@ -25,8 +25,9 @@ def mask_of(space: ParameterSpace, mu: Tensor, student: nn.Module, settings: Map
         for name, cut in space.slices.items():
             weights = named[name]
             old = weights.detach().reshape(-1)
-            near = mu[cut].nonzero()[:, 0]
-            before, step = old[near], mu[cut][near]
+            inside = mu[cut].nonzero()[:, 0]
+            near, step = space.positions(name, inside), mu[cut][inside]
+            before = old[near]
             after = (before.to(space.dtype) - step).to(old.dtype)
             moved = ~same_bits(before, after)
             if not bool(moved.any()):

@@ -14,6 +14,7 @@ from torch.func import functional_call
 from forsaken.data.nest import Nest
 from forsaken.errors import ModelError, SettingsError
 from forsaken.models.logits import LogitModel
+from forsaken.unlearning.forsaken.narrow import Narrow
 
 Filter: TypeAlias = str | Sequence[str] | Callable[[str, nn.Parameter], bool]
 
@@ -33,9 +34,16 @@ class ParameterSpace:
         Views of `theta` in the parameters' shapes, leaves of the gradient.
     trainable : int
         The number of trainable numbers in the whole model, chosen or not.
+    chosen : int
+        The number of chosen ones, with those that no sample at hand uses.
+    narrow : Narrow or None
+        Which columns of the first weight are looked at, where not all are; `place` leaves out the inputs before the
+        others.
     """
 
-    def __init__(self, adapter: LogitModel, chosen: Filter | None = None) -> None:
+    def __init__(
+        self, adapter: LogitModel, chosen: Filter | None = None, narrow: Callable[[], Narrow | None] = lambda: None
+    ) -> None:
         named = dict(adapter.model.named_parameters())
         free = {name: p for name, p in named.items() if p.requires_grad}
         if not free:
@@ -45,24 +53,41 @@ class ParameterSpace:
             )
         picked = choose(free, named, chosen)
         self.adapter = adapter
+        self.chosen = sum(p.numel() for p in picked.values())
+        found = narrow()
+        self.narrow = found if found is not None and found.name in picked else None
+        values = {name: self._cut(name, p.detach()) for name, p in picked.items()}
         self.trainable = sum(p.numel() for p in free.values())
         self.dtypes = {name: p.dtype for name, p in picked.items()}
         self.dtype = _working_dtype(picked)
-        self.start = torch.cat([p.detach().reshape(-1).to(self.dtype) for p in picked.values()])
+        self.start = torch.cat([value.reshape(-1).to(self.dtype) for value in values.values()])
         self.theta = self.start.clone()
         self._buffers = {name: buffer.clone() for name, buffer in adapter.model.named_buffers()}
         self.parts: dict[str, Tensor] = {}
         self.slices: dict[str, slice] = {}
         offset = 0
-        for name, p in picked.items():
-            self.slices[name] = slice(offset, offset + p.numel())
-            offset += p.numel()
-            self.parts[name] = self.theta[self.slices[name]].view(p.shape).detach().requires_grad_(True)
+        for name, value in values.items():
+            self.slices[name] = slice(offset, offset + value.numel())
+            offset += value.numel()
+            self.parts[name] = self.theta[self.slices[name]].view(value.shape).detach().requires_grad_(True)
 
     @property
     def size(self) -> int:
         """The number d of chosen numbers."""
         return self.start.numel()
+
+    def place(self, inputs: Nest) -> Nest:
+        """Move inputs to the model's device, for `logits`."""
+        if self.narrow is not None and isinstance(inputs, Tensor):
+            inputs = self.narrow.inputs(inputs)
+        return self.adapter.place(inputs)
+
+    def positions(self, name: str, entries: Tensor) -> Tensor:
+        """Return where entries of a flat part stand in the whole parameter."""
+        return self.narrow.positions(entries) if self.narrow is not None and self.narrow.name == name else entries
+
+    def _cut(self, name: str, value: Tensor) -> Tensor:
+        return self.narrow.inputs(value) if self.narrow is not None and self.narrow.name == name else value
 
     def logits(self, inputs: Nest, parts: dict[str, Tensor] | None = None) -> Tensor:
         """Return the logits (samples x classes) at `parts`, by default at θ."""

@@ -1,0 +1,87 @@
+"""Inputs that are zero in every sample at hand: the weights behind them cannot matter, and need not be looked at.
+
+Bags of words and one-hot features are such inputs: two hundred documents use a third of a vocabulary. A linear layer
+that comes first is then as good as one of the used columns alone, and everything costs as much less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from forsaken.data.samples import Samples
+from forsaken.models.linear import LinearModel
+from forsaken.models.logits import LogitModel
+
+_WORTH = 0.75  # the share of used columns below which it pays
+
+
+@dataclass(frozen=True, slots=True)
+class Narrow:
+    """The columns of the first layer's weight that some sample uses.
+
+    Attributes
+    ----------
+    name : str
+        The weight.
+    used : Tensor, shape (u,)
+        Its columns, in order.
+    width : int
+        How many there are in all.
+    """
+
+    name: str
+    used: Tensor
+    width: int
+
+    def inputs(self, given: Tensor) -> Tensor:
+        """Return the used columns of inputs."""
+        return given.index_select(-1, self.used.to(given.device))
+
+    def positions(self, narrow: Tensor) -> Tensor:
+        """Return where entries of the narrow weight, flattened, stand in the whole one."""
+        rows = torch.div(narrow, len(self.used), rounding_mode="floor")
+        return rows * self.width + self.used.to(narrow.device)[narrow % len(self.used)]
+
+
+def narrowing(adapter: LogitModel, samples: Iterable[Samples]) -> Narrow | None:
+    """Return which columns of a first linear layer these samples use; None where there is none, or nearly all are.
+
+    The model must be that layer, or a plain `nn.Sequential` that begins with it, called with one matrix of floats.
+    """
+    found = _first(adapter.model, "")
+    parts = [part.inputs for part in samples]
+    if adapter.call is not None or found is None or not parts:
+        return None
+    name, layer = found
+    shared = sum(weight is layer.weight for _, weight in adapter.model.named_parameters(remove_duplicate=False))
+    if shared > 1 or not layer.weight.requires_grad:
+        return None
+    used = torch.zeros(layer.weight.shape[1], dtype=torch.bool)
+    for part in parts:
+        if (
+            not isinstance(part, Tensor)
+            or part.dim() != 2
+            or not part.is_floating_point()
+            or part.shape[1] != len(used)
+        ):
+            return None
+        used |= (part != 0).any(0).cpu()
+    if not 0 < int(used.sum()) <= _WORTH * len(used):
+        return None
+    return Narrow(f"{name}weight", used.nonzero()[:, 0], len(used))
+
+
+def _first(module: nn.Module, name: str) -> tuple[str, nn.Linear | LinearModel] | None:
+    """Return the layer that sees the inputs first, with the start of its weights' names, if it is a linear one."""
+    if any((module._forward_hooks, module._forward_pre_hooks, module._backward_hooks)):
+        return None
+    if type(module) is nn.Linear or type(module) is LinearModel:
+        return name, module
+    if type(module) is nn.Sequential and len(module):
+        first = next(iter(module._modules))
+        return _first(module[0], f"{name}{first}.")
+    return None
