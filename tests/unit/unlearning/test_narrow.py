@@ -1,0 +1,171 @@
+"""Columns of the first layer that no sample uses: left out, with the same result and the same mask."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+from torch import nn
+
+from forsaken import Forsaken
+from forsaken.data.samples import Samples
+from forsaken.models.linear import LinearModel
+from forsaken.models.logits import LogitModel
+from forsaken.unlearning.forsaken import method as place
+from forsaken.unlearning.forsaken.importance import scaled
+from forsaken.unlearning.forsaken.narrow import Narrow, narrowing
+from forsaken.unlearning.forsaken.space import ParameterSpace
+
+WIDTH = 40
+
+
+def bags(count: int, seed: int, words: int = 12) -> torch.Tensor:
+    """Documents that use the first `words` of the vocabulary alone."""
+    draw = torch.Generator().manual_seed(seed)
+    found = torch.zeros(count, WIDTH, dtype=torch.float64)
+    found[:, :words] = torch.rand(count, words, generator=draw, dtype=torch.float64)
+    return found
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(WIDTH, 16), nn.ReLU(), nn.Linear(16, 3)).double()
+
+
+def of(model: nn.Module, *parts: torch.Tensor, forward: object = None) -> Narrow | None:
+    return narrowing(LogitModel(model, forward), [Samples(part) for part in parts])
+
+
+def test_the_columns_that_some_sample_uses() -> None:
+    found = of(network(), bags(3, 0), bags(2, 1, words=14))
+    assert found is not None
+    assert (found.name, found.width) == ("0.weight", WIDTH)
+    assert found.used.tolist() == list(range(14))
+
+
+def test_positions_in_the_whole_weight() -> None:
+    narrow = Narrow("0.weight", torch.tensor([1, 4, 5]), 7)
+    weight = torch.arange(4 * 7).reshape(4, 7)
+    cut = narrow.inputs(weight)
+    assert torch.equal(weight.reshape(-1)[narrow.positions(torch.arange(12))], cut.reshape(-1))
+
+
+@pytest.mark.parametrize("optimiser", ["owlqn", "lbfgs"])
+@pytest.mark.parametrize("settings", [{}, {"power": 0.0}, {"weights": "importance"}, {"target": "uniform"}])
+def test_the_result_is_the_same(monkeypatch: pytest.MonkeyPatch, optimiser: str, settings: dict[str, object]) -> None:
+    model, forget, retain, reference = network(), bags(6, 1), bags(5, 2), bags(30, 3)
+    method = Forsaken(**{"optimiser": optimiser, "iterations": 8, "penalty": 1e-4, "anchor_references": 5, **settings})
+
+    def run() -> object:
+        return method(model, forget, reference, retain, seed=0)
+
+    narrow = run()
+    monkeypatch.setattr(place, "narrowing", lambda *_: None)
+    wide = run()
+    for one, other in zip(narrow.model.parameters(), wide.model.parameters(), strict=True):
+        assert torch.allclose(one, other, atol=1e-9)
+    assert narrow.density == wide.density
+    assert narrow.details.facts["penalty_max"] == pytest.approx(wide.details.facts["penalty_max"])
+    old = narrow.mask.revert(narrow.model)
+    assert all(torch.equal(a, b) for a, b in zip(old.parameters(), model.parameters(), strict=True))
+    untouched = narrow.model[0].weight[:, 12:]
+    assert torch.equal(untouched, model[0].weight[:, 12:])
+
+
+def test_it_is_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = []
+    real = ParameterSpace.__init__
+
+    def noted(self: ParameterSpace, *given: object, **named: object) -> None:
+        real(self, *given, **named)
+        sizes.append((self.size, self.chosen))
+
+    monkeypatch.setattr(ParameterSpace, "__init__", noted)
+    Forsaken(target="uniform", iterations=2)(network(), bags(4, 1), retain=bags(3, 2))
+    assert sizes == [(12 * 16 + 16 + 51, WIDTH * 16 + 16 + 51)]
+
+
+def test_the_mean_importance_counts_what_is_left_out() -> None:
+    omega = torch.tensor([1.0, 3.0])
+    whole = torch.tensor([1.0, 3.0, 0.0, 0.0])
+    assert torch.allclose(scaled(omega, 4), scaled(whole)[:2])
+
+
+def test_a_filter_may_leave_the_first_layer_alone() -> None:
+    model = network()
+    found = Forsaken(target="uniform", iterations=3, parameters="2.*")(model, bags(4, 1), retain=bags(3, 2))
+    assert torch.equal(found.model[0].weight, model[0].weight)
+    assert not torch.equal(found.model[2].weight, model[2].weight)
+
+
+def test_estimators() -> None:
+    draw = torch.Generator().manual_seed(0)
+    x = bags(60, 0).numpy()
+    y = torch.randint(3, (60,), generator=draw).numpy()
+    estimator = LogisticRegression(C=100.0, max_iter=500).fit(x, y)
+    assert of(LinearModel(estimator), torch.from_numpy(x)) is not None
+    found = Forsaken(target="uniform", iterations=5)(estimator, x[:4], retain=x[10:20])
+    assert (found.model.coef_[:, 12:] == estimator.coef_[:, 12:]).all()
+
+
+class Own(nn.Module):
+    """Nobody knows what it does with its inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(WIDTH, 3).double()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.first(x + 1)
+
+
+def hooked() -> nn.Module:
+    model = network()
+    model[0].register_forward_pre_hook(lambda _, given: (given[0] + 1,))
+    return model
+
+
+def twice() -> nn.Module:
+    layer = nn.Linear(WIDTH, WIDTH).double()
+    return nn.Sequential(layer, nn.ReLU(), layer)
+
+
+def tied() -> nn.Module:
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH)).double()
+    model[2].weight = model[0].weight
+    return model
+
+
+def frozen() -> nn.Module:
+    model = network()
+    model[0].weight.requires_grad_(False)
+    return model
+
+
+@pytest.mark.parametrize(
+    "make", [Own, hooked, twice, tied, frozen, lambda: nn.Sequential(nn.ReLU(), network()), nn.Sequential]
+)
+def test_models_of_which_it_is_not_sure(make: object) -> None:
+    assert of(make(), bags(3, 0)) is None
+
+
+def test_inputs_that_do_not_pay_or_do_not_fit() -> None:
+    model = network()
+    dense, whole, deep = bags(3, 0, words=35), bags(3, 0).long(), bags(3, 0).reshape(3, 8, 5)
+    for part in (dense, whole, deep, torch.zeros(3, WIDTH, dtype=torch.float64)):
+        assert of(model, part) is None
+    assert of(model, bags(3, 0), forward=lambda model, x: model(x)) is None
+    assert narrowing(LogitModel(model), []) is None
+    pairs = Samples((bags(3, 0), bags(3, 1)))
+    assert narrowing(LogitModel(model), [pairs]) is None
+
+
+def test_nested_sequences_are_followed() -> None:
+    inner = network()
+    found = of(nn.Sequential(inner, nn.Identity()), bags(3, 0))
+    assert found is not None
+    names = dict(nn.Sequential(inner, nn.Identity()).named_parameters())
+    assert found.name in names
+    assert list(itertools.islice(names, 1)) == [found.name]
