@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
@@ -21,17 +22,36 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def script() -> Iterator[ModuleType]:
-    names = ("common", "out_of_fold_rows")
+    with benchmarks():
+        yield importlib.import_module("out_of_fold_rows")
+
+
+@pytest.fixture(scope="module")
+def tables() -> Iterator[ModuleType]:
+    with benchmarks():
+        yield importlib.import_module("out_of_fold_tables")
+
+
+@contextmanager
+def benchmarks() -> Iterator[None]:
+    names = ("common", "baselines", "tables", "out_of_fold_rows", "out_of_fold_tables")
     known = {name: sys.modules.pop(name, None) for name in names}
     sys.path.insert(0, str(ROOT / "benchmarks"))
     try:
-        yield importlib.import_module("out_of_fold_rows")
+        yield
     finally:
         sys.path.remove(str(ROOT / "benchmarks"))
         for name, module in known.items():
             sys.modules.pop(name, None)
             if module is not None:
                 sys.modules[name] = module
+
+
+def test_the_guide_shows_the_tables_of_the_files(tables: ModuleType) -> None:
+    guide = (ROOT / "docs/guide/references.md").read_text()
+    assert tables.TASKS
+    for task in tables.TASKS:
+        assert tables.table_of(task) in guide
 
 
 def test_every_preset_has_rows_for_texts_and_pictures(script: ModuleType) -> None:
