@@ -44,6 +44,13 @@ LAMBDA = (
     "density",
 )
 
+STANDARD = (
+    ("rmia_auc", "RMIA, AUC", 2),
+    ("lira_auc", "LiRA, AUC", 2),
+    ("white_box_auc", "white box, AUC", 2),
+    ("relearn_steps", "steps to learn them again", 0),
+)
+
 
 def shown(value: float | None, digits: int = 3) -> str:
     """Return a number as the table shows it."""
@@ -115,8 +122,35 @@ def curve_of(task: str) -> str:
     return markdown(lines)
 
 
+def attacks_of(task: str) -> str:
+    """Return U-LiRA on near neighbours of the forgotten samples, and after ten requests one after the other."""
+    lines: list[tuple[str, ...]] = [("row", "AUC, forgotten", "of the references", "AUC, their near neighbours")]
+    for name, row in rows_of(task, "attacks").items():
+        own = shown(row["references_auc"]) if "references_auc" in row else ""
+        lines.append((name, shown(row["auc"]), own, shown(row["auc_near"])))
+    return markdown(lines)
+
+
+def standard_of(task: str) -> str:
+    """Return what a few references, a look at the weights and learning again tell of one model, seed by seed."""
+    lines: list[tuple[str, ...]] = [("attack", "seed", "Forsaken", "doing nothing", "retrained")]
+    files = sorted(RESULTS.glob(f"audit-{task}-forsaken-all-4-standard-8-*.json"))
+    numbers = {}
+    for path in files:
+        content = json.loads(path.read_bytes())
+        numbers[content["options"]["seed"]] = {one["name"]: one for one in content["audit"]["numbers"]}
+    for name, label, digits in STANDARD:
+        for seed, found in sorted(numbers.items()):
+            one = found[name]
+            values = (shown(one[which], digits) for which in ("value", "before", "retrained"))
+            lines.append((label, str(seed), *values))
+    return markdown(lines)
+
+
 def main() -> None:
     for task in TASKS:
+        if (RESULTS / f"out-of-fold-{task}-attacks-0.json").exists():
+            print(f"\n{task}, attacks\n\n{attacks_of(task)}\n\n{standard_of(task)}")
         print(f"\n{task}\n\n{table_of(task)}")
         if (RESULTS / f"out-of-fold-{task}-curve-0.json").exists():
             print(f"\n{task}, λ\n\n{curve_of(task)}")

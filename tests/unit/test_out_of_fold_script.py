@@ -54,6 +54,9 @@ def test_the_guide_shows_the_tables_of_the_files(tables: ModuleType) -> None:
         assert tables.table_of(task) in guide
         if (tables.RESULTS / f"out-of-fold-{task}-curve-0.json").exists():
             assert tables.curve_of(task) in guide
+        if (tables.RESULTS / f"out-of-fold-{task}-attacks-0.json").exists():
+            assert tables.attacks_of(task) in guide
+            assert tables.standard_of(task) in guide
 
 
 def test_every_preset_has_rows_for_texts_and_pictures(script: ModuleType) -> None:
