@@ -334,9 +334,16 @@ class Nursery:
     """A process that has imported everything and forks a child for each command: they start in no time."""
 
     _CODE = """
-import json, os, sys, traceback
+import json, os, signal, sys, traceback
 import filelock, rich.progress, torch._dynamo
 import forsaken.cli.main, forsaken.jobs.output, forsaken.jobs.reading, forsaken.jobs.run, forsaken.report.page
+stops, app = {signal.SIGINT, signal.SIGTERM}, forsaken.cli.main.app
+def begun():
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, stops)
+    return app()
+# A signal that comes before the command has begun waits for it, however busy the machine is.
+signal.pthread_sigmask(signal.SIG_BLOCK, stops)
+forsaken.cli.main.app = begun
 for line in sys.stdin:
     words, folder, first = json.loads(line)
     child = os.fork()

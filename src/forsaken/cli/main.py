@@ -91,9 +91,9 @@ def main() -> None:
     # torch tells its own developers about its exported programs
     warnings.filterwarnings("ignore", category=FutureWarning, module="copyreg|torch")
     _STOPPED.clear()
-    signal.signal(signal.SIGINT, _stop)
-    signal.signal(signal.SIGTERM, _stop)
     try:
+        signal.signal(signal.SIGINT, _stop)
+        signal.signal(signal.SIGTERM, _stop)
         app()
     except ForsakenError as error:
         if _STOPPED:
