@@ -24,16 +24,15 @@ from out_of_fold_rows import PRESETS, TEN, Row, in_groups, near, neighbours
 
 from forsaken._files import write_atomically
 from forsaken._random import generator
-from forsaken.auditing.case import Case, Sets
+from forsaken.auditing.case import Case
 from forsaken.auditing.ensembles import WATCHED, Ensembles
 from forsaken.auditing.full import Full
 from forsaken.auditing.matrices import BEFORE, RETRAINED, Matrices
-from forsaken.bench.audit import held_out
+from forsaken.bench.audit import case_of
 from forsaken.bench.trial import Stage, prepare
 from forsaken.data.nest import row_keys
 from forsaken.data.samples import Samples
 from forsaken.metrics import at_floor, catastrophic_forgetting_rate, forgetting_rate, u_lira
-from forsaken.models.fit import training_of
 from forsaken.progress import bars
 from forsaken.provenance import provenance
 
@@ -50,22 +49,6 @@ NUMBERS = {
     "neurips_score": "neurips",
     "ensemble_accuracy_test": "accuracy",
 }
-
-
-def case_of(stage: Stage, device: str) -> Case:
-    """Return what the ensemble is about: the scenario, with the references that the method may use."""
-    scenario = stage.scenario
-    reference, strangers = held_out(scenario)
-    sets = Sets(
-        scenario.forget,
-        kept=scenario.unseen_kept,
-        retain=scenario.retain,
-        test=scenario.test,
-        reference=Samples(reference.inputs),
-        nonmembers=strangers,
-    )
-    training = training_of(scenario, device)
-    return Case(stage.target, stage.target, sets, oracle=stage.oracle, training=training, seed=scenario.seed)
 
 
 def retains_of(rows: dict[str, Row], case: Case, watched: Samples) -> dict[str, Samples]:
@@ -151,7 +134,7 @@ def main() -> None:
     start = time.perf_counter()
     with bars() as progress:
         stage = prepare(options.task, options.seed, progress, device=options.device)
-        case = case_of(stage, options.device)
+        case = case_of(stage.scenario, stage.target, options.device)
         watched = min(WATCHED, len(case.sets.named("kept")) // 2)  # the rest is there to be retained
         plain = Ensembles(case, {}, options.models, 2 * options.models, watched)
         ten = in_groups(len(case.sets.remaining), len(case.sets.forget))

@@ -12,7 +12,7 @@ import torch
 
 from forsaken import Recipe, ShadowOracle, Training
 from forsaken.auditing.case import Case, Sets
-from forsaken.auditing.references import References
+from forsaken.auditing.references import ReferenceModels
 from forsaken.auditing.white import white_box
 from forsaken.data.samples import Samples, join
 from forsaken.metrics import separation
@@ -38,7 +38,7 @@ def areas(problem: Problem) -> dict[str, tuple[float, float]]:
     retrained = TRAINING.run(kept, seed=9)
     sets = Sets(forget, kept=kept, test=test, nonmembers=outside)
     case = Case(problem.model, problem.model, sets, retrained=(retrained,), training=TRAINING)
-    numbers = References.fit(case, 8).numbers()[0] + white_box(case)
+    numbers = ReferenceModels.fit(case, 8).numbers()[0] + white_box(case)
     found = {number.name: (number.before, number.retrained) for number in numbers if number.name.endswith("_auc")}
 
     members = join([test, strangers(problem, 0, 20)])

@@ -12,13 +12,12 @@ import torch
 from torch import nn
 
 from forsaken import Forsaken, load_scenario
-from forsaken.auditing.case import Case, Sets
 from forsaken.auditing.ensembles import Ensembles
 from forsaken.auditing.full import Full
 from forsaken.auditing.matrices import Matrices
-from forsaken.bench.audit import held_out
+from forsaken.bench.audit import case_of
 from forsaken.metrics import at_floor, klom, klom_floor, u_lira, u_lira_floor, u_lira_intervals
-from forsaken.models.fit import fit, training_of
+from forsaken.models.fit import fit
 from forsaken.unlearning.base import About, Details, Unlearner
 from forsaken.unlearning.request import Request
 
@@ -44,17 +43,7 @@ class Destroy(Unlearner):
 def measured() -> Matrices:
     torch.set_num_threads(2)
     scenario = load_scenario("digits", seed=0)
-    reference, strangers = held_out(scenario)
-    sets = Sets(
-        scenario.forget,
-        kept=scenario.unseen_kept,
-        retain=scenario.retain,
-        test=scenario.test,
-        reference=reference,
-        nonmembers=strangers,
-    )
-    target = fit(scenario, scenario.train, seed=1)
-    case = Case(target, target, sets, training=training_of(scenario))
+    case = case_of(scenario, fit(scenario, scenario.train, seed=1))
     methods = {"forsaken": Forsaken(), "destroyed": Destroy()}
     return Ensembles(case, methods, originals=N, retrained=2 * N).measure()
 

@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 
 import pytest
+from benchmark_scripts import ROOT, script
 
 from forsaken import Audit
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
 def tables() -> Iterator[ModuleType]:
-    names = ("common", "baselines", "tables", "audit_tables")
-    known = {name: sys.modules.pop(name, None) for name in names}
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    try:
-        yield importlib.import_module("audit_tables")
-    finally:
-        sys.path.remove(str(ROOT / "benchmarks"))
-        for name, module in known.items():
-            sys.modules.pop(name, None)
-            if module is not None:
-                sys.modules[name] = module
+    with script("audit_tables") as found:
+        yield found
 
 
 def test_the_guide_shows_the_tables_of_the_files(tables: ModuleType) -> None:

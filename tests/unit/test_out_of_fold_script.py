@@ -2,49 +2,30 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from types import ModuleType
 
+import benchmark_scripts
 import numpy as np
 import pytest
 import torch
+from benchmark_scripts import ROOT
 
 from forsaken import Forsaken
 from forsaken.auditing.held_out import HeldOut
 from forsaken.data.samples import Samples
 
-ROOT = Path(__file__).parents[2]
-
 
 @pytest.fixture(scope="module")
 def script() -> Iterator[ModuleType]:
-    with benchmarks():
-        yield importlib.import_module("out_of_fold_rows")
+    with benchmark_scripts.script("out_of_fold_rows") as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
 def tables() -> Iterator[ModuleType]:
-    with benchmarks():
-        yield importlib.import_module("out_of_fold_tables")
-
-
-@contextmanager
-def benchmarks() -> Iterator[None]:
-    names = ("common", "baselines", "tables", "out_of_fold_rows", "out_of_fold_tables")
-    known = {name: sys.modules.pop(name, None) for name in names}
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    try:
-        yield
-    finally:
-        sys.path.remove(str(ROOT / "benchmarks"))
-        for name, module in known.items():
-            sys.modules.pop(name, None)
-            if module is not None:
-                sys.modules[name] = module
+    with benchmark_scripts.script("out_of_fold_tables") as found:
+        yield found
 
 
 def test_the_guide_shows_the_tables_of_the_files(tables: ModuleType) -> None:

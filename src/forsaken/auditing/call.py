@@ -20,7 +20,7 @@ from forsaken.auditing.held_out import HeldOut
 from forsaken.auditing.matrices import BEFORE, RETRAINED
 from forsaken.auditing.overlaps import overlaps
 from forsaken.auditing.quick import Quick
-from forsaken.auditing.references import References as Attackers
+from forsaken.auditing.references import ReferenceModels
 from forsaken.auditing.relearning import relearn_time
 from forsaken.auditing.result import PROFILES, Audit, Profile
 from forsaken.auditing.white import LEAST, white_box
@@ -181,7 +181,7 @@ class _Run:
         """Attack with reference models, with a white-box oracle, and by learning the samples again."""
         case = self.case
         references = self._timed(
-            "references", lambda: Attackers.fit(case, count, device=self.device, progress=self.progress)
+            "references", lambda: ReferenceModels.fit(case, count, device=self.device, progress=self.progress)
         )
         numbers, self.found["roc"] = references.numbers()
         self.found["numbers"] += numbers

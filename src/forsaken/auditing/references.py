@@ -45,7 +45,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class References:
+class ReferenceModels:
     """Margins of reference models on candidates (forgotten samples first, then as many others).
 
     Attributes
@@ -74,7 +74,7 @@ class References:
     @classmethod
     def fit(
         cls, case: Case, count: int, *, device: str | torch.device = "cpu", progress: Progress = silent
-    ) -> References:
+    ) -> ReferenceModels:
         """Train the reference models."""
         if count < LEAST or count % 2:
             raise InputError(f"{count} reference models, expected an even number of at least {LEAST}")

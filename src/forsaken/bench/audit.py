@@ -92,10 +92,22 @@ def audit_scenario(
 
 def _targets(stage: Stage, references: HeldOut, device: str | torch.device) -> Tensor:
     """Train the target's references, and return what they say of the samples to forget."""
-    scenario = stage.scenario
-    sets = Sets(scenario.forget, kept=scenario.unseen_kept, retain=scenario.retain, test=scenario.test)
-    case = Case(stage.target, stage.target, sets, training=training_of(scenario, device), seed=scenario.seed)
-    return references.logits(case, [scenario.seed], device=device, tell=lambda _: None)[0]
+    case = case_of(stage.scenario, stage.target, device)
+    return references.logits(case, [case.seed], device=device, tell=lambda _: None)[0]
+
+
+def case_of(scenario: Scenario, target: object, device: str | torch.device = "cpu") -> Case:
+    """Return what an ensemble on a scenario is about; the target stands in for a model that forgot."""
+    reference, strangers = held_out(scenario)
+    sets = Sets(
+        scenario.forget,
+        kept=scenario.unseen_kept,
+        retain=scenario.retain,
+        test=scenario.test,
+        reference=Samples(reference.inputs),
+        nonmembers=strangers,
+    )
+    return Case(target, target, sets, training=training_of(scenario, device), seed=scenario.seed)
 
 
 def held_out(scenario: Scenario) -> tuple[Samples, Samples | None]:

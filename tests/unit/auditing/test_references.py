@@ -7,7 +7,7 @@ import pytest
 from audit_case import Small
 
 from forsaken.auditing.case import Case, Sets
-from forsaken.auditing.references import References, halves
+from forsaken.auditing.references import ReferenceModels, halves
 from forsaken.auditing.white import white_box
 from forsaken.errors import InputError
 from forsaken.metrics import separation
@@ -19,8 +19,8 @@ def case(trained: Small, **changes: object) -> Case:
 
 
 @pytest.fixture(scope="module")
-def references(trained: Small) -> References:
-    return References.fit(case(trained), 8)
+def references(trained: Small) -> ReferenceModels:
+    return ReferenceModels.fit(case(trained), 8)
 
 
 @pytest.mark.parametrize(("models", "samples"), [(4, 7), (8, 40), (16, 3)])
@@ -63,7 +63,7 @@ def test_numbers_have_their_neighbours_and_curves_for_the_picture(references):
 
 
 def test_without_strangers_the_test_samples_serve_and_the_population_is_the_rest(trained):
-    found = References.fit(case(trained, nonmembers=None), 4)
+    found = ReferenceModels.fit(case(trained, nonmembers=None), 4)
     candidates = {tuple(row) for row in found.candidates.inputs.numpy().tolist()}
     assert not candidates & {tuple(row) for row in found.population.inputs.numpy().tolist()}
     assert len(found.population) == len(trained.test) - len(trained.forget)
@@ -71,13 +71,13 @@ def test_without_strangers_the_test_samples_serve_and_the_population_is_the_rest
 
 def test_too_few_test_samples_for_a_population_are_an_error(trained):
     with pytest.raises(InputError, match="so that none is left"):
-        References.fit(case(trained, nonmembers=None, test=trained.test.rows(range(10))), 4)
+        ReferenceModels.fit(case(trained, nonmembers=None, test=trained.test.rows(range(10))), 4)
 
 
 @pytest.mark.parametrize("count", [2, 3, 7])
 def test_too_few_or_an_odd_number_of_references_are_an_error(trained, count):
     with pytest.raises(InputError, match=f"{count} reference models, expected an even number of at least 4"):
-        References.fit(case(trained), count)
+        ReferenceModels.fit(case(trained), count)
 
 
 def test_what_the_white_box_judges_is_no_part_of_what_it_learns_from(trained, monkeypatch):

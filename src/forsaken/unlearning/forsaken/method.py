@@ -143,7 +143,10 @@ class Forsaken(Unlearner):
 
     @classmethod
     def out_of_fold(cls, **changes: Any) -> Forsaken:
-        """Return the configuration for references, with `changes`: benchmarks/out_of_fold.py found its settings."""
+        """Return the configuration for references, with `changes`; settled on digits (benchmarks/out_of_fold.py).
+
+        Give retain samples with it: nothing else holds the other samples in place.
+        """
         return cls(**{"target": aims.OUT_OF_FOLD, "iterations": 120, "anchor_references": 0, **changes})
 
     def needs_reference_labels(self, *, retain: bool, targets: bool) -> bool:
