@@ -29,10 +29,13 @@ from forsaken.auditing.ensembles import WATCHED, Ensembles
 from forsaken.auditing.full import Full
 from forsaken.auditing.matrices import BEFORE, RETRAINED, Matrices
 from forsaken.bench.audit import case_of
-from forsaken.bench.trial import Stage, prepare
+from forsaken.bench.trial import Stage, staged
 from forsaken.data.nest import row_keys
 from forsaken.data.samples import Samples
+from forsaken.data.scenario import Scenario
+from forsaken.data.scenarios.table import load_scenario
 from forsaken.metrics import at_floor, catastrophic_forgetting_rate, forgetting_rate, u_lira
+from forsaken.models.fit import training_of
 from forsaken.progress import bars
 from forsaken.provenance import provenance
 
@@ -82,9 +85,9 @@ def rates(matrices: Matrices, who: str, stage: Stage) -> dict[str, float | None]
     return found
 
 
-def measured(matrices: Matrices, who: str, stage: Stage, row: Row | None) -> dict[str, Any]:
+def measured(full: Full, stage: Stage, row: Row) -> dict[str, Any]:
     """Return every number of one row, with the interval of its AUC."""
-    full = Full(matrices, who, seed=stage.scenario.seed)
+    matrices, who = full.matrices, full.method
     found: dict[str, Any] = {}
     for number in full.numbers():
         if number.name in NUMBERS:
@@ -100,12 +103,12 @@ def measured(matrices: Matrices, who: str, stage: Stage, row: Row | None) -> dic
     if "targets" in facts:
         found["references_auc"] = u_lira(facts["targets"], matrices.margins[RETRAINED]["forget"][judges]).auc
     found["auc_near"] = u_lira(facts["near"], matrices.facts[RETRAINED]["near"][judges]).auc
-    return found | ({} if row is None else row.told())
+    return found | row.told()
 
 
-def yardsticks(matrices: Matrices, who: str, stage: Stage) -> dict[str, Any]:
+def yardsticks(full: Full, stage: Stage) -> dict[str, Any]:
     """Return what a retrained model and doing nothing score in the same run."""
-    full = Full(matrices, who, seed=stage.scenario.seed)
+    matrices = full.matrices
     numbers = {NUMBERS[number.name]: number for number in full.numbers() if number.name in NUMBERS}
     floor = full.floor
     retrained = {name: number.retrained for name, number in numbers.items()}
@@ -118,6 +121,29 @@ def yardsticks(matrices: Matrices, who: str, stage: Stage) -> dict[str, Any]:
     return {"retrained": retrained, "do-nothing": nothing | {"fr": 0.0, "cfr": 0.0, "density": 0.0}}
 
 
+def ensembles_of(rows: dict[str, Row], scenario: Scenario, options: argparse.Namespace) -> Ensembles:
+    """Return the models to train, and what is done with them."""
+    nobody = training_of(scenario, options.device).build()  # the ensembles' originals stand in for a target
+    case = case_of(scenario, nobody, options.device)
+    watched = min(WATCHED, len(case.sets.named("kept")) // 2)  # the rest is there to be retained
+    plain = Ensembles(case, {}, options.models, 2 * options.models, watched)
+    ten = in_groups(len(case.sets.remaining), len(case.sets.forget))
+    plans = {name: row.references for name, row in rows.items() if row.references is not None}
+    plans = {name: replace(plan, groups=ten) if plan == TEN else plan for name, plan in plans.items()}
+    return Ensembles(
+        case,
+        {name: row.method for name, row in rows.items()},
+        options.models,
+        2 * options.models,
+        watched,
+        references=plans,
+        besides={"near": neighbours(case.sets.forget, options.seed)},
+        retains=retains_of(rows, case, plain.views["retain"]),
+        folder=options.folder,
+        device=options.device,
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--task", default="digits", help="a scenario")
@@ -126,6 +152,8 @@ def main() -> None:
     parser.add_argument("--models", type=int, default=16, help="originals; twice as many are retrained")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--epochs", type=int, help="in place of the scenario's own")
+    parser.add_argument("--share", default="", help="i/n: fill the folder with every n-th model from the i-th, no more")
     parser.add_argument("--folder", type=Path, default=Path("runs/out-of-fold"), help="where margins are kept")
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
@@ -133,31 +161,23 @@ def main() -> None:
     rows = {name: row for name, row in PRESETS[options.rows](options.task).items() if not only or name in only}
     start = time.perf_counter()
     with bars() as progress:
-        stage = prepare(options.task, options.seed, progress, device=options.device)
-        case = case_of(stage.scenario, stage.target, options.device)
-        watched = min(WATCHED, len(case.sets.named("kept")) // 2)  # the rest is there to be retained
-        plain = Ensembles(case, {}, options.models, 2 * options.models, watched)
-        ten = in_groups(len(case.sets.remaining), len(case.sets.forget))
-        plans = {name: row.references for name, row in rows.items() if row.references is not None}
-        plans = {name: replace(plan, groups=ten) if plan == TEN else plan for name, plan in plans.items()}
-        ensembles = Ensembles(
-            case,
-            {name: row.method for name, row in rows.items()},
-            options.models,
-            2 * options.models,
-            watched,
-            references=plans,
-            besides={"near": neighbours(case.sets.forget, options.seed)},
-            retains=retains_of(rows, case, plain.views["retain"]),
-            folder=options.folder,
-            device=options.device,
-        )
+        scenario = load_scenario(options.task, seed=options.seed, progress=progress)
+        if options.epochs is not None:
+            scenario = replace(scenario, recipe=replace(scenario.recipe, epochs=options.epochs))
+        ensembles = ensembles_of(rows, scenario, options)
+        if options.share:
+            part, parts = map(int, options.share.split("/"))
+            ensembles.fill(part, parts, progress=progress)
+            return
         matrices = ensembles.measure(progress=progress)
-    table = yardsticks(matrices, next(iter(rows)), stage)
-    table |= {name: measured(matrices, name, stage, row) for name, row in rows.items()}
+        stage = staged(scenario, progress, device=options.device)
+    first = Full(matrices, next(iter(rows)), seed=options.seed)
+    table = yardsticks(first, stage)
+    for name, row in rows.items():
+        table[name] = measured(Full(matrices, name, seed=options.seed, floors=first.floors), stage, row)
     content = {
         "command": "python benchmarks/out_of_fold.py",
-        "options": {name: value for name, value in vars(options).items() if name not in ("folder", "results")},
+        "options": {name: value for name, value in vars(options).items() if name not in ("folder", "results", "share")},
         "provenance": provenance(),
         "wall_seconds": time.perf_counter() - start,
         "sizes": stage.scenario.sizes(),

@@ -5,27 +5,28 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
 from common import RESULTS
-from torch import Tensor, nn
+from torch import Tensor
 
 from forsaken import Forsaken
 from forsaken._random import generator
 from forsaken.auditing.held_out import HeldOut
+from forsaken.bench.in_turn import InTurn
 from forsaken.data.nest import leaves, map_nest
 from forsaken.data.samples import Samples
-from forsaken.unlearning.base import About, Details, Unlearner
-from forsaken.unlearning.request import Request
+from forsaken.unlearning.base import Unlearner
 from forsaken.unlearning.table import build
 
 IDEAL = HeldOut(by="all")
 TEN = HeldOut(4, "group")  # its groups are known with the scenario: `in_groups`
 PEERS = ("salun", "neggrad-plus", "scrub")
-# Where peers were tuned (benchmarks/baselines.py): on the task itself, or on the nearest one that was.
-TUNED = {"digits": "digits", "digits-pictures": "digits-pictures"}
+# Where peers are tuned, if not on the task itself; by benchmarks/baselines.py, or by --rows peers.
+TUNED = {"reuters-": "reuters-35-11", "news-": "news-15-5", "imdb-": "i-c", "cifar10-": "c10-t"}
+WORTH = 5.0  # of a point of accuracy beside one of AUC: a model that lost both is no better for the AUC
 PICTURES = ("c10-", "cifar10-", "tiny-", "t100-")
 
 
@@ -64,34 +65,6 @@ def near(forget: Samples, others: Samples, count: int) -> np.ndarray[Any, Any]:
     return np.argsort(-(two @ one.T).max(1), kind="stable")[:count]
 
 
-@dataclass(frozen=True, kw_only=True)
-class InTurn(Unlearner):
-    """The same method for one part of the samples after the other: as many requests, from one table."""
-
-    about: ClassVar[About] = About("request after request", "this benchmark", ("forget",))
-    method: Unlearner
-    parts: int = 10
-
-    def run(self, student: nn.Module, request: Request) -> Details:
-        """Forget part after part; a later part is still in the model while an earlier one is forgotten."""
-        steps = evaluations = 0
-        for part in np.array_split(np.arange(len(request.forget)), self.parts):
-            targets = None if request.targets is None else torch.as_tensor(request.targets)[part]
-            found = self.method(
-                student,
-                request.forget.rows(part),
-                request.reference,
-                request.retain,
-                targets=targets,
-                training=request.training,
-                forward=request.forward,
-                seed=request.seed,
-            )
-            student.load_state_dict(found.model.state_dict())
-            steps, evaluations = steps + found.iterations, evaluations + found.evaluations
-        return Details("iterations", steps, evaluations, ())
-
-
 def in_groups(rest: int, count: int, parts: int = 10) -> tuple[int, ...]:
     """Return groups for which each of `parts` of the last `count` rows is one, and every other row its own."""
     own = [-1 - at for at, part in enumerate(np.array_split(np.arange(count), parts)) for _ in part]
@@ -104,12 +77,12 @@ def neighbours(samples: Samples, seed: int) -> Samples:
 
     def moved(leaf: Tensor) -> Tensor:
         shape = leaf.shape
+        if leaf.dim() == 4:
+            return leaf.roll(1, dims=-1).flip(-1)
         if not leaf.is_floating_point():  # tokens: one in seven is taken from elsewhere in the same text
             swap = torch.from_numpy(draw.random(shape) < 1 / 7)
             other = torch.from_numpy(np.stack([draw.permutation(shape[1]) for _ in range(shape[0])]))
             return torch.where(swap, leaf.gather(1, other), leaf)
-        if leaf.dim() == 4:
-            return leaf.roll(1, dims=-1).flip(-1)
         if float((leaf == 0).double().mean()) > 0.9:  # a bag of words: one in five is left out
             return leaf * torch.from_numpy(draw.random(shape) >= 0.2)
         return leaf + 0.1 * leaf.std() * torch.from_numpy(draw.standard_normal(shape)).to(leaf.dtype)
@@ -119,27 +92,60 @@ def neighbours(samples: Samples, seed: int) -> Samples:
 
 def peers(task: str) -> dict[str, Row]:
     """Return the methods that references are compared with, tuned."""
-    source = TUNED.get(task, "digits-pictures" if task.startswith(PICTURES) else "reuters-35-11")
-    best = json.loads((RESULTS / f"baselines-{source}.json").read_bytes())["settings"]
     found = {"class-mean": Row(Forsaken()), "paper": Row(Forsaken.paper())}
+    kind = next((own for start, own in TUNED.items() if task.startswith(start)), task)
+    path = RESULTS / f"out-of-fold-{kind}-peers-100.json"
+    if path.exists():
+        best = chosen(json.loads(path.read_bytes())["rows"])
+    else:
+        best = json.loads((RESULTS / f"baselines-{kind}.json").read_bytes())["settings"]
     for name in PEERS:
         found[name] = Row(build(name, best[name]))
-        found[f"{name}, all kept"] = Row(build(name, best[f"{name}, all kept"]), None, "all")
+        if f"{name}, all kept" in best:
+            found[f"{name}, all kept"] = Row(build(name, best[f"{name}, all kept"]), None, "all")
+    return found
+
+
+def chosen(rows: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the settings of each peer whose AUC and accuracy are nearest to a retrained model's."""
+    aim = rows["retrained"]["accuracy"]
+
+    def distance(row: dict[str, Any]) -> float:
+        return abs(row["auc"] - 0.5) + WORTH * max(0.0, aim - row["accuracy"])
+
+    found: dict[str, dict[str, Any]] = {}
+    for name in dict.fromkeys(row.split(":")[0] for row in rows if ":" in row):
+        of_peer = [row for key, row in rows.items() if key.startswith(f"{name}:")]
+        found[name] = min(of_peer, key=distance)["settings"]
+    return found
+
+
+def tried(task: str) -> dict[str, Row]:
+    """Return the peers with every setting that is tried, on the seeds of the tuning."""
+    rates = {
+        "salun": (1e-4, 1e-3, 1e-2, 1e-1),
+        "neggrad-plus": (1e-2, 3e-2, 1e-1, 3e-1),
+        "scrub": (3e-3, 3e-2, 0.3, 3.0),
+    }
+    found = {}
+    for name in PEERS:
+        for rate in rates[name]:
+            for epochs in (5, 50):
+                row = Row(build(name, {"learning_rate": rate, "epochs": epochs}))
+                found[f"{name}: {rate:g}, {epochs} epochs"] = row
+            if not task.startswith(PICTURES):
+                found[f"{name}, all kept: {rate:g}"] = Row(build(name, {"learning_rate": rate}), None, "all")
     return found
 
 
 def confirm(task: str) -> dict[str, Row]:
     """Return the rows that are reported, with the settings fixed."""
-    small = task.startswith(PICTURES)
-    found = {
-        **peers(task),
-        "all but D": ours(),
-        "K = 4 by group": ours(grouped(4)),
-        "all but D, 10 % retained": ours(retain="tenth"),
-        "K = 4 by group, 10 % retained": ours(grouped(4), "tenth"),
-    }
-    if not small:
+    found = {**peers(task), "all but D": ours(), "K = 4 by group": ours(grouped(4))}
+    if task != "cifar10-id":
+        found["all but D, 10 % retained"] = ours(retain="tenth")
+    if task.startswith(("digits", "reuters-")):
         found |= {
+            "K = 4 by group, 10 % retained": ours(grouped(4), "tenth"),
             "K = 2 by group": ours(grouped(2)),
             "K = 8 by group": ours(grouped(8)),
             "K = 2 by row": ours(HeldOut(2)),
@@ -169,32 +175,44 @@ def attacks(task: str) -> dict[str, Row]:
 
 
 def tune(task: str) -> dict[str, Row]:
-    """Return what is tried on the seeds of the tuning: one setting at a time around the default, and some pairs."""
+    """Return what is tried on the seeds of the tuning: one thing at a time left out or changed, and some pairs."""
     del task
-    found = {"default": ours()}
-    tried: dict[str, tuple[Any, ...]] = {
-        "penalty": (0.0, 1e-4, 3e-4, 3e-3, 1e-2),
-        "power": (0.0, 0.5),
-        "iterations": (30, 60, 90, 180, 240),
-        "stop": ("none",),
-        "anchor": (0.1, 0.3, 3.0, 10.0),
-        "anchor_references": (50, 300),
-        "history": (20,),
-        "importance": ("loss",),
-        "weights": ("importance",),
+    bare = {"relax": False, "let_go": None, "anchor_references": 0, "importance_from": "retain", "penalty": 1e-3}
+    changes: dict[str, dict[str, Any]] = {
+        "settled": {},
+        "penalised to the end": {"relax": False},
+        "every reference held": {"let_go": None},
+        "let go at 0.03": {"let_go": 0.03},
+        "let go at 0.3": {"let_go": 0.3},
+        "no reference held": {"anchor_references": 0},
+        "100 references held": {"anchor_references": 100},
+        "800 references held": {"anchor_references": 800},
+        "importance from retain samples": {"importance_from": "retain"},
+        "importance by the loss": {"importance_from": "retain", "importance": "loss"},
+        "penalty 1e-4": {"penalty": 1e-4},
+        "penalty 1e-3": {"penalty": 1e-3},
+        "penalty 3e-3": {"penalty": 3e-3},
+        "power 0": {"power": 0.0},
+        "power 0.5": {"power": 0.5},
+        "anchor 0.3": {"anchor": 0.3},
+        "anchor 3": {"anchor": 3.0},
+        "60 iterations": {"iterations": 60},
+        "240 iterations": {"iterations": 240},
+        "history 20": {"history": 20},
+        "never stopped early": {"stop": "none"},
+        "bare": bare,
+        "bare, penalty 1e-4": bare | {"penalty": 1e-4},
+        "bare, relaxed": bare | {"relax": True},
+        "bare, references held": bare | {"anchor_references": 300},
     }
-    found |= {f"{name} {value}": ours(**{name: value}) for name, values in tried.items() for value in values}
-    found |= {"near": ours(retain="near"), "tenth": ours(retain="tenth")}
-    for penalty in (3e-4, 3e-3):
-        found[f"penalty {penalty}, iterations 60"] = ours(penalty=penalty, iterations=60)
-        found[f"penalty {penalty}, anchor 0.3"] = ours(penalty=penalty, anchor=0.3)
-        found[f"penalty {penalty}, anchor 3"] = ours(penalty=penalty, anchor=3.0)
-    return found
+    found = {name: ours(**each) for name, each in changes.items()}
+    return found | {"near": ours(retain="near"), "tenth": ours(retain="tenth")}
 
 
 PRESETS: dict[str, Callable[[str], dict[str, Row]]] = {
     "attacks": attacks,
     "confirm": confirm,
     "curve": curve,
+    "peers": tried,
     "tune": tune,
 }

@@ -7,6 +7,7 @@ with more models trains only those.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -123,6 +124,19 @@ class Ensembles:
                 records.setdefault(who, []).append(record)
         return Matrices.of(records)
 
+    def fill(self, part: int, parts: int, *, progress: Progress = silent) -> None:
+        """Train every `parts`-th model that is not in the folder yet: several processes fill one folder side by side.
+
+        Afterwards `measure` finds all models there.
+        """
+        if self.folder is None:
+            raise SettingsError("several processes fill one folder, and folder is None; give folder=")
+        number = {role: itertools.count() for role in (BEFORE, RETRAINED)}
+        own = [(role, seed) for role, seed in self._wanted() if next(number[role]) % parts == part]
+        missing = [(role, seed) for role, seed in own if not self._notes.whole(role, seed)]
+        for _ in self._work(missing, "local", None, lambda more: _tell(progress, "train", more, len(missing))):
+            pass
+
     def _wanted(self) -> Iterator[tuple[str, int]]:
         for role, purpose, count in (
             (BEFORE, _ORIGINAL, self.originals),
@@ -154,7 +168,7 @@ class Ensembles:
 
     def _chunks(self, missing: Sequence[tuple[str, int]]) -> Iterator[tuple[str, list[int]]]:
         size = self.at_once or (self._size() if missing else 1)
-        for role in (BEFORE, RETRAINED):
+        for role in (RETRAINED, BEFORE):  # what judges first: an ensemble that was killed then needs originals alone
             seeds = [seed for kind, seed in missing if kind == role]
             yield from ((role, seeds[at : at + size]) for at in range(0, len(seeds), size))
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from forsaken.auditing.curves import curve
+from forsaken.auditing.floors import Floors
 from forsaken.auditing.matrices import BEFORE, PARTS, RETRAINED, Matrices
 from forsaken.auditing.power import unresolved
 from forsaken.auditing.result import Curve, Divergence, Interval, Number, Spread
@@ -21,10 +22,8 @@ from forsaken.metrics import (
     forgetting_quality,
     jackknife_intervals,
     klom,
-    klom_floor,
     klom_summary,
     u_lira,
-    u_lira_floor,
     u_lira_intervals,
 )
 
@@ -62,9 +61,11 @@ class Full:
         Whose unlearned models are judged.
     seed : int
         For halvings and intervals.
+    floors : Floors, optional
+        Those of the same matrices and count, where they are known: judging another method need not compute them again.
     """
 
-    def __init__(self, matrices: Matrices, method: str, *, seed: int = 0) -> None:
+    def __init__(self, matrices: Matrices, method: str, *, seed: int = 0, floors: Floors | None = None) -> None:
         for who in (BEFORE, RETRAINED, method):
             if who not in matrices.margins:
                 raise InputError(
@@ -87,13 +88,12 @@ class Full:
             )
         self.attack = {part: self._attacked(method, part) for part in PARTS}
         self.idle = {part: self._attacked(BEFORE, part) for part in PARTS}
-        self.floors = {part: u_lira_floor(self._retrained(part), seed=seed) for part in PARTS}
-        self._kloms = {part: klom_floor(self._retrained(part), seed=seed) for part in PARTS}
+        self.floors = Floors.of(matrices, self.count, seed=seed) if floors is None else floors
 
     @property
     def floor(self) -> Floor:
         """Where the AUC of retrained against retrained models lies, on the forget set."""
-        return self.floors["forget"]
+        return self.floors.u_lira["forget"]
 
     def warnings(self) -> list[str]:
         """Return what makes the numbers weaker than they look."""
@@ -180,7 +180,7 @@ class Full:
         ]
 
     def _area(self, part: str, name: str, label: str, interval: Interval | None) -> Number:
-        told, floor = self.attack[part], self.floors[part]
+        told, floor = self.attack[part], self.floors.u_lira[part]
         return Number(
             name,
             label,
@@ -208,7 +208,7 @@ class Full:
         return Number(name, label, ours, interval=interval, retrained=retrained, before=before, note=note, **fixed)
 
     def _divergence(self, part: str) -> Divergence:
-        first, sets, floor = self._retrained(part)[: self.count], self.matrices.margins, self._kloms[part]
+        first, sets, floor = self._retrained(part)[: self.count], self.matrices.margins, self.floors.klom[part]
         value, ceiling = (klom_summary(klom(sets[who][part][: self.count], first)) for who in (self.method, BEFORE))
         return Divergence(part, first.shape[1], value=value, floor=(floor.mean, floor.p95_mean), ceiling=ceiling)
 
@@ -220,7 +220,7 @@ class Full:
         )
         found = []
         for one in self.klom():
-            floor = self._kloms[one.part]
+            floor = self.floors.klom[one.part]
             ranges = (floor.low, floor.high), (floor.p95_low, floor.p95_high)
             spans = jackknife_intervals(
                 lambda mine, theirs: klom_summary(klom(mine, theirs)),

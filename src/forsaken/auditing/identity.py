@@ -65,8 +65,12 @@ def method_identity(
 
 def cachable(method: Unlearner) -> bool:
     """Return whether a method can be known again: one of this package, without functions among its settings."""
+
+    def known(value: Any) -> bool:
+        return cachable(value) if isinstance(value, Unlearner) else not callable(value)
+
     values = [getattr(method, name) for name in method.settings]
-    return type(method).__module__.startswith("forsaken.") and not any(callable(value) for value in values)
+    return type(method).__module__.startswith("forsaken.") and all(known(value) for value in values)
 
 
 @cache
@@ -75,7 +79,9 @@ def _sources() -> str:
     root = Path(forsaken.models.__file__).parents[1]
     digest = hashlib.blake2b(digest_size=16)
     for path in sorted(
-        path for room in ("models", "unlearning", "metrics", "references") for path in (root / room).rglob("*.py")
+        path
+        for room in ("models", "unlearning", "metrics", "references", "bench")
+        for path in (root / room).rglob("*.py")
     ):
         digest.update(path.read_bytes())
     return digest.hexdigest()

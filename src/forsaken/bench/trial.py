@@ -69,7 +69,12 @@ class Stage:
 
 def prepare(name: str, seed: int, progress: Progress = silent, *, device: str | torch.device = "cpu") -> Stage:
     """Load the scenario of a seed and train all that it needs."""
-    scenario = load_scenario(name, seed=seed, progress=progress)
+    return staged(load_scenario(name, seed=seed, progress=progress), progress, device=device)
+
+
+def staged(scenario: Scenario, progress: Progress = silent, *, device: str | torch.device = "cpu") -> Stage:
+    """Train all that a scenario needs."""
+    seed = scenario.seed
 
     def trained(what: str, data: Samples, purpose: int) -> tuple[nn.Module, float]:
         start = time.perf_counter()

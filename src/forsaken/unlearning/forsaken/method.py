@@ -6,6 +6,7 @@ minimise over ν:   dist(D) + β · anchor(D_0) + λ Σ w|ν|        θ = θ_0 �
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -13,26 +14,26 @@ import torch
 from torch import Tensor, nn
 
 from forsaken._checks import Problems
-from forsaken._random import generator
-from forsaken.data.samples import Samples, join
+from forsaken.data.samples import Samples
 from forsaken.errors import ModelError, NonFiniteError, SettingsError
 from forsaken.models.logits import LogitModel, predict_logits
 from forsaken.unlearning.base import About, Details, Unlearner
 from forsaken.unlearning.forsaken import aims
 from forsaken.unlearning.forsaken.importance import LOSSES, importance, scaled
+from forsaken.unlearning.forsaken.keepers import SOURCES, Keepers, keepers
 from forsaken.unlearning.forsaken.lbfgs import lbfgs
 from forsaken.unlearning.forsaken.narrow import narrowing
 from forsaken.unlearning.forsaken.objective import DISTANCES, Objective
 from forsaken.unlearning.forsaken.owlqn import owlqn
 from forsaken.unlearning.forsaken.record import mask_of
-from forsaken.unlearning.forsaken.search import Smooth
+from forsaken.unlearning.forsaken.search import Found, Smooth
 from forsaken.unlearning.forsaken.space import Filter, ParameterSpace, prepared
 from forsaken.unlearning.forsaken.stopping import STOPS, Watcher
 from forsaken.unlearning.forsaken.targets import centre
 from forsaken.unlearning.request import Request
-from forsaken.unlearning.settings import choice, number, other, whole
+from forsaken.unlearning.settings import choice, number, other, switch, whole
 
-OPTIMISERS = {"lbfgs": lbfgs, "owlqn": owlqn}
+OPTIMISERS: dict[str, Callable[..., Found]] = {"lbfgs": lbfgs, "owlqn": owlqn}
 WEIGHTS = ("importance", "importance-raw", "none")
 _SLACK = 1e-2  # how far two calls of a model may differ by rounding, relative to the distance; for half precision
 
@@ -66,12 +67,21 @@ class Forsaken(Unlearner):
         β, how strongly retain samples are held where they were.
     anchor_references : int
         How many references, at most, are held as well. They are non-members, so they cost no training data.
+    let_go : float, optional
+        How far a reference may have to move before it is let go, as a share of the distance of the forget samples from
+        their targets: held by c (1 − exp(−d/c)) in place of the squared distance d. Where a model's answer rests on
+        what it memorised of the forget samples, holding it would keep the memory. By default all are held.
+    importance_from : {"retain", "anchors"}
+        Who speaks for ω: the retain samples, or the references that are held as well.
     importance : {"logits", "loss"}
         ω from the gradients of the logits' energy, or of the cross-entropy as in the paper, which needs labels.
     optimiser : {"owlqn", "lbfgs"}
         Orthant-wise L-BFGS, which treats the L1 term exactly and leaves exact zeros; torch's L-BFGS, the paper's.
     iterations, history : int
         The most iterations T; the pairs m that the optimiser remembers.
+    relax : bool
+        After half of the iterations only the weights that have moved go on, without a penalty: the L1 term has chosen
+        them by then, and would hold the samples off their targets. For "owlqn".
     stop : {"converged", "calibrated", "none"}
         Stop early when the objective settles (by less than 1e-4 of itself over 5 iterations); when the forgotten
         samples are as near to their targets as held-out references are to theirs; never.
@@ -104,10 +114,13 @@ class Forsaken(Unlearner):
     power: float = number(0.25, "p, the power of the importance in the coordinates")
     anchor: float = number(1.0, "β, how strongly retain samples are held where they were")
     anchor_references: int = whole(300, "how many references, at most, are held as well")
+    let_go: float | None = number(None, "how far a reference may have to move before it is let go", least=1e-6)
+    importance_from: str = choice("retain", "who speaks for the importance of a weight", SOURCES)
     importance: str = choice("logits", "what the importance of a weight is measured by", LOSSES)
     optimiser: str = choice("owlqn", "exact zeros, or the paper's", OPTIMISERS)
     iterations: int = whole(60, "T, the most iterations", least=1)
     history: int = whole(10, "m, the pairs that the optimiser remembers", least=1)
+    relax: bool = switch(False, "whether the penalty ends after half of the iterations, for weights that have moved")
     stop: str = choice("converged", "when to stop before T", STOPS)
     parameters: Filter | None = other(
         None, "which weights may change", "names, patterns such as layer4.*, or a function"
@@ -118,6 +131,10 @@ class Forsaken(Unlearner):
         """Note what one setting alone does not show."""
         if self.stop == "calibrated" and self.target in (aims.OUT_OF_FOLD, "uniform"):
             found.add(f'stop="calibrated" needs reference samples to calibrate on, and target="{self.target}" has none')
+        if self.relax and self.optimiser != "owlqn":
+            found.add(f'relax=True needs optimiser="owlqn", which keeps weights at zero, not "{self.optimiser}"')
+        if self.importance == "loss" and self.importance_from == "anchors":
+            found.add('importance="loss" needs labels, and anchors have none: give importance_from="retain"')
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -143,11 +160,12 @@ class Forsaken(Unlearner):
 
     @classmethod
     def out_of_fold(cls, **changes: Any) -> Forsaken:
-        """Return the configuration for references, with `changes`; settled on digits (benchmarks/out_of_fold.py).
+        """Return the configuration for references, with `changes`; settled by benchmarks/out_of_fold.py.
 
-        Give retain samples with it: nothing else holds the other samples in place.
+        Give retain samples and reference samples with it: nothing else holds the other samples in place.
         """
-        return cls(**{"target": aims.OUT_OF_FOLD, "iterations": 120, "anchor_references": 0, **changes})
+        settled = {"penalty": 3e-4, "iterations": 120, "relax": True, "importance_from": "anchors", "let_go": 0.1}
+        return cls(**{"target": aims.OUT_OF_FOLD, **settled, **changes})
 
     def needs_reference_labels(self, *, retain: bool, targets: bool) -> bool:
         """Return whether the target or the importance needs the references' labels."""
@@ -156,21 +174,18 @@ class Forsaken(Unlearner):
     def run(self, student: nn.Module, request: Request) -> Details:
         """Find μ and apply it to `student`. See `Unlearner.run`."""
         adapter = LogitModel(student, request.forward)
-        anchors = self._anchors(request)
-        guard = request.retain if request.retain is not None else request.reference
-        looked_at = [part for part in (request.forget, anchors, guard) if part is not None]
+        kept = keepers(
+            request,
+            hold=self.anchor > 0,
+            references=self.anchor_references,
+            importance_from=self.importance_from,
+        )
+        looked_at = [part for part in (request.forget, kept.anchors, kept.guard) if part is not None]
         space = ParameterSpace(adapter, self.parameters, lambda: narrowing(adapter, looked_at))
         with prepared(student):
-            return self._run(student, space, request, anchors, guard)
+            return self._run(student, space, request, kept)
 
-    def _run(
-        self,
-        student: nn.Module,
-        space: ParameterSpace,
-        request: Request,
-        anchors: Samples | None,
-        guard: Samples | None,
-    ) -> Details:
+    def _run(self, student: nn.Module, space: ParameterSpace, request: Request, kept: Keepers) -> Details:
         def logits(samples: Samples) -> Tensor:
             return predict_logits(student, samples, forward=request.forward, batch_size=self.batch_size or 512)
 
@@ -191,11 +206,14 @@ class Forsaken(Unlearner):
 
         if self.stop == "calibrated" and aim.bound is None:
             raise SettingsError('stop="calibrated" needs a target from at least two references to calibrate on')
-        omega = self._omega(space, guard, request)
+        omega, anchors = self._omega(space, kept.guard, request), kept.anchors
         scale = torch.ones_like(space.start) if omega is None else scaled(omega, space.chosen) ** (-self.power)
         weight = self._weights(omega, scale, space.chosen)
-        facts |= {"importance_from": _source(request, omega), "anchors": 0 if anchors is None else len(anchors)}
-        notes += _notes(request, omega, anchors)
+        facts |= {
+            "importance_from": "none" if omega is None else kept.source,
+            "anchors": 0 if anchors is None else len(anchors),
+        }
+        notes += kept.notes(importance=omega is not None)
         objective = Objective(
             space,
             scale,
@@ -206,6 +224,8 @@ class Forsaken(Unlearner):
             distance=self.distance,
             beta=self.anchor,
             batch_size=self.batch_size,
+            retained=kept.retained,
+            let_go=None if self.let_go is None else self.let_go * aim.before,
         )
         gradient = torch.empty_like(space.start)
         start = objective(gradient)
@@ -236,6 +256,7 @@ class Forsaken(Unlearner):
             iterations=self.iterations,
             history=self.history,
             watch=watcher,
+            **({"relax": math.ceil(self.iterations / 2)} if self.relax else {}),
         )
         mu = scale * found.nu
         facts |= {"mu_max": float(mu.abs().max()), "weight_max": float(space.start.abs().max())}
@@ -264,15 +285,6 @@ class Forsaken(Unlearner):
             )
         return self.penalty_share * largest
 
-    def _anchors(self, request: Request) -> Samples | None:
-        if self.anchor == 0:
-            return None
-        parts = [] if request.retain is None else [request.retain]
-        if request.reference is not None and self.anchor_references:
-            order = generator(request.seed, 11).permutation(len(request.reference))
-            parts.append(request.reference.rows(order[: self.anchor_references]))
-        return join([Samples(part.inputs) for part in parts]) if parts else None
-
     def hint(self, details: Details) -> str:
         """Say how the penalty stands to the largest that moves anything."""
         penalty, largest = details.facts["penalty"], details.facts["penalty_max"]
@@ -287,19 +299,3 @@ def _differs(start: Smooth, before: float) -> bool:
     """Return whether passes with gradients see another model than those without: D elsewhere, anchors not at rest."""
     slack = _SLACK * (1 + before)
     return abs(start.distance - before) > slack or start.anchor > slack
-
-
-def _source(request: Request, omega: Tensor | None) -> str:
-    if omega is None:
-        return "none"
-    return "retain" if request.retain is not None else "reference"
-
-
-def _notes(request: Request, omega: Tensor | None, anchors: Samples | None) -> list[str]:
-    """Say what stood in for retain samples that were not given."""
-    if request.retain is not None:
-        return []
-    parts = [name for name, there in (("importance", omega), ("anchor", anchors)) if there is not None]
-    if not parts:
-        return ["no retain samples were given, and no references stood in: nothing holds the other samples in place"]
-    return [f"no retain samples were given: {' and '.join(parts)} come from the references"]

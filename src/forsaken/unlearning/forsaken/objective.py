@@ -25,6 +25,15 @@ def squared_logits(logits: Tensor, target: Tensor) -> Tensor:
     return (centre(logits) - target).square().mean(1)
 
 
+def yielding(distance: Tensor, limit: float) -> Tensor:
+    """Return c (1 − exp(−d/c)): d where it is small, and never more than c, so that what must move far may.
+
+    >>> yielding(torch.tensor([0.01, 100.0]), 1.0)
+    tensor([0.0100, 1.0000])
+    """
+    return -limit * torch.expm1(-distance / limit)
+
+
 def kl(logits: Tensor, target: Tensor) -> Tensor:
     """KL(P ‖ posterior), one number a sample."""
     wanted = target.log_softmax(1)
@@ -67,6 +76,10 @@ class Objective:
         The anchors' weight β.
     batch_size : int or None
         Samples in a microbatch; None takes all at once. Both give the same result to rounding.
+    retained : int
+        How many of the anchors, the first, are held whatever it takes.
+    let_go : float or None
+        The squared distance at which others are let go: see `yielding`.
     """
 
     def __init__(
@@ -81,6 +94,8 @@ class Objective:
         distance: str,
         beta: float,
         batch_size: int | None = None,
+        retained: int = 0,
+        let_go: float | None = None,
     ) -> None:
         self.space, self.scale, self.beta = space, scale, beta
         self._slope = -scale  # ∂θ/∂ν
@@ -88,6 +103,7 @@ class Objective:
         self.measure = DISTANCES[distance]
         self.forgotten = len(forget)
         self.anchors = 0 if anchors is None else len(anchors)
+        self._retained, self._let_go = self.forgotten + retained, let_go
         self.evaluations = 0
         device = space.adapter.device
         everything = forget if anchors is None else join([_bare(forget), _bare(anchors)])
@@ -147,8 +163,14 @@ class Objective:
         zero = logits.new_zeros(())
         distance = self.measure(logits[:cut], wanted[:cut]).sum() / self.forgotten if cut else zero
         still = cut < len(wanted)
-        anchor = squared_logits(logits[cut:], wanted[cut:]).sum() / self.anchors if still else zero
-        return distance, anchor
+        return distance, self._anchored(logits[cut:], wanted[cut:], seen + cut) if still else zero
+
+    def _anchored(self, logits: Tensor, wanted: Tensor, first: int) -> Tensor:
+        moved = squared_logits(logits, wanted)
+        if self._let_go is not None:
+            held = min(max(self._retained - first, 0), len(moved))
+            moved = torch.cat([moved[:held], yielding(moved[held:], self._let_go)])
+        return moved.sum() / self.anchors
 
     def _collect(self, found: tuple[Tensor | None, ...], gradient: Tensor, *, first: bool) -> None:
         # ∂/∂ν = −s ⊙ ∂/∂θ; scaling while copying saves a pass over d numbers.

@@ -180,13 +180,21 @@ class WorkingSet:
             self.penalty = torch.cat([self.penalty, self.penalties.index_select(0, new)])
             self.pairs.grow(len(self.index))
 
+    def settle(self) -> None:
+        """Let only those go on that have moved, without a penalty; no other joins them."""
+        self._keep(self.nu.nonzero()[:, 0])
+        self.penalty = torch.zeros_like(self.penalty)
+        self.penalties = torch.full_like(self.penalties, torch.inf)
+
     def _prune(self) -> None:
         moving = (self.nu != 0) | (self.gradient.abs() > self.penalty)
         if int(moving.sum()) < PRUNE * len(self.index):
-            live = moving.nonzero()[:, 0]
-            self.index, self.nu = self.index[live], self.nu[live]
-            self.gradient, self.penalty = self.gradient[live], self.penalty[live]
-            self.pairs.shrink(live)
+            self._keep(moving.nonzero()[:, 0])
+
+    def _keep(self, live: Tensor) -> None:
+        self.index, self.nu = self.index[live], self.nu[live]
+        self.gradient, self.penalty = self.gradient[live], self.penalty[live]
+        self.pairs.shrink(live)
 
 
 def owlqn(
@@ -198,6 +206,7 @@ def owlqn(
     iterations: int,
     history: int,
     watch: Watch,
+    relax: int | None = None,
 ) -> Found:
     """Minimise f(ν) + Σ l|ν| from ν = 0.
 
@@ -215,6 +224,10 @@ def owlqn(
         The most iterations; the pairs m that are kept.
     watch : callable
         Sees the point after each iteration and says why to stop, or None.
+    relax : int, optional
+        After so many iterations, or when the point has settled before, the coordinates that are not zero go on alone
+        and without a penalty: the L1 term chooses them, and then biases them no longer (the relaxed lasso of
+        Meinshausen 2007).
 
     Notes
     -----
@@ -243,6 +256,9 @@ def owlqn(
                 done, best = done + 1, smooth.value + cost
                 stopped = watch(Point(done, best, smooth, cost, int(torch.count_nonzero(trial)), step))
                 free.accept(trial, gradient)
+                if relax is not None and (done >= relax or stopped == "converged"):
+                    free.settle()
+                    best, relax, stopped = smooth.value, None, None
                 break
             step /= 2
         else:

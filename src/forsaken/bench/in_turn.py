@@ -1,0 +1,41 @@
+"""Requests one after the other, as a method: for benchmarks that ask what many of them leave."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import nn
+
+from forsaken.unlearning.base import About, Details, Unlearner
+from forsaken.unlearning.request import Request
+
+
+@dataclass(frozen=True, kw_only=True)
+class InTurn(Unlearner):
+    """The same method for one part of the samples after the other: as many requests, from one table."""
+
+    about: ClassVar[About] = About("request after request", "no paper: a benchmark", ("forget",))
+    method: Unlearner
+    parts: int = 10
+
+    def run(self, student: nn.Module, request: Request) -> Details:
+        """Forget part after part; a later part is still in the model while an earlier one is forgotten."""
+        steps = evaluations = 0
+        for part in np.array_split(np.arange(len(request.forget)), self.parts):
+            targets = None if request.targets is None else torch.as_tensor(request.targets)[part]
+            found = self.method(
+                student,
+                request.forget.rows(part),
+                request.reference,
+                request.retain,
+                targets=targets,
+                training=request.training,
+                forward=request.forward,
+                seed=request.seed,
+            )
+            student.load_state_dict(found.model.state_dict())
+            steps, evaluations = steps + found.iterations, evaluations + found.evaluations
+        return Details("iterations", steps, evaluations, ())
