@@ -15,7 +15,7 @@ from torch import Tensor
 from forsaken import Forsaken
 from forsaken._random import generator
 from forsaken.auditing.held_out import HeldOut
-from forsaken.bench.in_turn import InTurn
+from forsaken.bench.wrapped import InTurn, OrNothing
 from forsaken.data.nest import leaves, map_nest
 from forsaken.data.samples import Samples
 from forsaken.unlearning.base import Unlearner
@@ -41,7 +41,8 @@ class Row:
     def told(self) -> dict[str, Any]:
         """Return the row's settings, ready for JSON."""
         plan = None if self.references is None else self.references.to_dict()
-        return {"settings": self.method.settings, "references": plan, "retain": self.retain}
+        method = self.method.method if isinstance(self.method, OrNothing) else self.method
+        return {"settings": method.settings, "references": plan, "retain": self.retain}
 
 
 def grouped(folds: int) -> HeldOut:
@@ -131,10 +132,11 @@ def tried(task: str) -> dict[str, Row]:
     for name in PEERS:
         for rate in rates[name]:
             for epochs in (5, 50):
-                row = Row(build(name, {"learning_rate": rate, "epochs": epochs}))
+                row = Row(OrNothing(method=build(name, {"learning_rate": rate, "epochs": epochs})))
                 found[f"{name}: {rate:g}, {epochs} epochs"] = row
             if not task.startswith(PICTURES):
-                found[f"{name}, all kept: {rate:g}"] = Row(build(name, {"learning_rate": rate}), None, "all")
+                row = Row(OrNothing(method=build(name, {"learning_rate": rate})), None, "all")
+                found[f"{name}, all kept: {rate:g}"] = row
     return found
 
 

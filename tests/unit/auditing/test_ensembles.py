@@ -224,3 +224,24 @@ def test_a_file_with_other_arrays_is_damaged(trained, tmp_path, change):
     np.savez(path, **arrays)
     with pytest.raises(InputError, match="is damaged"):
         ensembles(trained, tmp_path).measure()
+
+
+def test_processes_share_a_folder(trained, tmp_path):
+    for part in (0, 1):
+        ensembles(trained, tmp_path).fill(part, 2)
+        left = 5 - ensembles(trained, tmp_path).kept()
+        assert left == (2, 0)[part], "every second original and every second retrained model"
+    calls: list[int] = []
+    again = ensembles(trained, tmp_path, training=counted(trained, calls))
+    again._notes  # noqa: B018 (the hash builds the network once)
+    calls.clear()
+    shared = again.measure()
+    assert calls == []
+    alone = ensembles(trained, at_once=1).measure()
+    for who, sets in alone.margins.items():
+        assert np.allclose(sets["forget"], shared.margins[who]["forget"], atol=1e-3)
+
+
+def test_a_folder_is_needed_to_share(trained):
+    with pytest.raises(SettingsError, match="folder is None"):
+        ensembles(trained).fill(0, 2)

@@ -707,6 +707,7 @@ def test_negative_zero_is_zero(problem: Problem) -> None:
         ("distance", "logit", ("'logit'", "did you mean 'logits'")),
         ("weights", "important", ("'important'", "did you mean 'importance'")),
         ("importance", "los", ("'los'", "did you mean 'loss'")),
+        ("importance_from", "retained", ("'retained'", "did you mean 'retain'")),
         ("optimiser", "adam", ("'adam'", "known: lbfgs, owlqn")),
         ("stop", "calibrate", ("'calibrate'", "did you mean 'calibrated'")),
         ("stop", None, ("None", "known")),
@@ -725,6 +726,8 @@ def test_negative_zero_is_zero(problem: Problem) -> None:
             for value in (least - 1, 1.5, 2.0, "3", True, [1])
         ],
         ("iterations", None, ("iterations is None", "whole number >= 1")),
+        *[("let_go", value, (f"let_go is {value!r}", "number >= 1e-06")) for value in (0, -1.0, NAN, "1", True)],
+        *[("relax", value, (f"relax is {value!r}", "True or False")) for value in (1, "yes", None)],
     ],
 )
 def test_each_setting_out_of_range(setting: str, value: object, words: tuple[str, ...], problem: Problem) -> None:
@@ -739,6 +742,19 @@ def test_each_setting_out_of_range(setting: str, value: object, words: tuple[str
 @pytest.mark.parametrize("setting", ["penalty", "power", "anchor", "penalty_share", "anchor_references"])
 def test_zero_is_in_range(setting: str) -> None:
     assert forsaken.Forsaken(**{setting: 0}).settings[setting] == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"relax": True, "optimiser": "lbfgs"}, ("relax=True", '"owlqn"')),
+        ({"importance": "loss", "importance_from": "anchors"}, ("labels", 'importance_from="retain"')),
+    ],
+)
+def test_settings_that_do_not_go_together(settings: dict[str, Any], words: tuple[str, ...]) -> None:
+    with pytest.raises(SettingsError) as caught:
+        forsaken.Forsaken(**settings)
+    assert all(word in str(caught.value) for word in words), caught.value
 
 
 def test_all_wrong_settings_are_reported_together(problem: Problem) -> None:

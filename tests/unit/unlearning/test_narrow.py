@@ -14,6 +14,7 @@ from forsaken.data.samples import Samples
 from forsaken.models.linear import LinearModel
 from forsaken.models.logits import LogitModel
 from forsaken.unlearning.forsaken import method as place
+from forsaken.unlearning.forsaken import narrow
 from forsaken.unlearning.forsaken.importance import scaled
 from forsaken.unlearning.forsaken.narrow import Narrow, narrowing
 from forsaken.unlearning.forsaken.space import ParameterSpace
@@ -46,10 +47,10 @@ def test_the_columns_that_some_sample_uses() -> None:
 
 
 def test_positions_in_the_whole_weight() -> None:
-    narrow = Narrow("0.weight", torch.tensor([1, 4, 5]), 7)
+    cut_out = Narrow("0.weight", torch.tensor([1, 4, 5]), 7)
     weight = torch.arange(4 * 7).reshape(4, 7)
-    cut = narrow.inputs(weight)
-    assert torch.equal(weight.reshape(-1)[narrow.positions(torch.arange(12))], cut.reshape(-1))
+    cut = cut_out.inputs(weight)
+    assert torch.equal(weight.reshape(-1)[cut_out.positions(torch.arange(12))], cut.reshape(-1))
 
 
 @pytest.mark.parametrize("optimiser", ["owlqn", "lbfgs"])
@@ -61,16 +62,16 @@ def test_the_result_is_the_same(monkeypatch: pytest.MonkeyPatch, optimiser: str,
     def run() -> object:
         return method(model, forget, reference, retain, seed=0)
 
-    narrow = run()
+    short = run()
     monkeypatch.setattr(place, "narrowing", lambda *_: None)
     wide = run()
-    for one, other in zip(narrow.model.parameters(), wide.model.parameters(), strict=True):
+    for one, other in zip(short.model.parameters(), wide.model.parameters(), strict=True):
         assert torch.allclose(one, other, atol=1e-9)
-    assert narrow.density == wide.density
-    assert narrow.details.facts["penalty_max"] == pytest.approx(wide.details.facts["penalty_max"])
-    old = narrow.mask.revert(narrow.model)
+    assert short.density == wide.density
+    assert short.details.facts["penalty_max"] == pytest.approx(wide.details.facts["penalty_max"])
+    old = short.mask.revert(short.model)
     assert all(torch.equal(a, b) for a, b in zip(old.parameters(), model.parameters(), strict=True))
-    untouched = narrow.model[0].weight[:, 12:]
+    untouched = short.model[0].weight[:, 12:]
     assert torch.equal(untouched, model[0].weight[:, 12:])
 
 
@@ -169,3 +170,42 @@ def test_nested_sequences_are_followed() -> None:
     names = dict(nn.Sequential(inner, nn.Identity()).named_parameters())
     assert found.name in names
     assert list(itertools.islice(names, 1)) == [found.name]
+
+
+def words(count: int, seed: int) -> torch.Tensor:
+    """Documents of three words each, out of the whole vocabulary."""
+    draw = torch.Generator().manual_seed(seed)
+    found = torch.zeros(count, WIDTH, dtype=torch.float64)
+    for row in found:
+        row[torch.randperm(WIDTH, generator=draw)[:3]] = 1.0 + torch.rand(3, generator=draw, dtype=torch.float64)
+    return found
+
+
+def test_inputs_that_are_mostly_zero_are_multiplied_without_their_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, forget, retain, reference = network(), words(40, 1), words(30, 2), words(60, 3)
+    found = of(model, forget, retain)
+    assert found is not None
+    assert found.sparse
+    assert len(found.used) > 0.75 * WIDTH, "worth it although nearly every column is used"
+    thin = found.thinned(found.inputs(forget))
+    assert thin.layout == torch.sparse_csr
+    assert torch.equal(thin.to_dense(), found.inputs(forget))
+    method = Forsaken(iterations=8, penalty=1e-4, anchor_references=20)
+
+    def run(**more: object) -> object:
+        return method(model, forget, reference, retain, seed=0, **more)
+
+    sparse = run()
+    monkeypatch.setattr(narrow, "_SPARSE", 0.0)
+    dense = run()
+    assert of(model, forget, retain) is None
+    for one, other in zip(sparse.model.parameters(), dense.model.parameters(), strict=True):
+        assert torch.allclose(one, other, atol=1e-9)
+    assert sparse.density == dense.density
+
+
+def test_bags_that_are_full_stay_dense() -> None:
+    found = of(network(), bags(3, 0))
+    assert found is not None
+    assert not found.sparse
+    assert found.thinned(bags(3, 0)).layout == torch.strided

@@ -102,10 +102,10 @@ def test_in_double_precision_too(problem64: Problem, table: References) -> None:
 def test_settings_for_references() -> None:
     usual, own = Forsaken(), Forsaken.out_of_fold()
     changed = {name for name, value in own.settings.items() if usual.settings[name] != value}
-    assert changed == {"target", "iterations", "anchor_references"}
+    assert changed == {"target", "penalty", "iterations", "relax", "importance_from", "let_go"}
     assert own.target == "out-of-fold"
-    assert Forsaken.out_of_fold(iterations=5, anchor_references=3) == Forsaken(
-        target="out-of-fold", iterations=5, anchor_references=3
+    assert Forsaken.out_of_fold(iterations=5, let_go=None, relax=False, importance_from="retain") == Forsaken(
+        target="out-of-fold", iterations=5, penalty=own.penalty
     )
     assert "out-of-fold" in TARGETS
 

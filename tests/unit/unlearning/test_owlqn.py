@@ -9,7 +9,7 @@ from sklearn.linear_model import Lasso
 from torch import Tensor
 
 from forsaken.unlearning.forsaken.owlqn import History, WorkingSet, owlqn, pseudo_gradient
-from forsaken.unlearning.forsaken.search import Found, Smooth
+from forsaken.unlearning.forsaken.search import Found, Point, Smooth
 
 
 class Quadratic:
@@ -31,10 +31,11 @@ class Quadratic:
         return Smooth(value, 0.0, value)
 
 
-def solve(f: Quadratic, penalty: Tensor, iterations: int = 500, history: int = 10) -> Found:
+def solve(f: Quadratic, penalty: Tensor, iterations: int = 500, history: int = 10, relax: int | None = None) -> Found:
     gradient = torch.empty_like(penalty)
     start = f(gradient)
-    return owlqn(f, start.value, gradient, penalty, iterations=iterations, history=history, watch=lambda point: None)
+    settings = {"iterations": iterations, "history": history, "relax": relax}
+    return owlqn(f, start.value, gradient, penalty, watch=lambda point: None, **settings)
 
 
 def random_quadratic(size: int, seed: int, condition: float = 100.0) -> Quadratic:
@@ -195,3 +196,42 @@ def test_without_a_penalty_zero_is_a_point_like_any_other() -> None:
     best = torch.linalg.solve(f.matrix, f.vector)
     gap = 0.5 * (found.nu - best) @ f.matrix @ (found.nu - best)
     assert gap < 1e-6
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_relaxed_it_is_least_squares_on_what_the_lasso_chose(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    design, noise = draw.normal(size=(80, 40)), draw.normal(size=80)
+    answer = design[:, :5].sum(1) + 0.5 * noise
+    lasso = Lasso(alpha=0.1, fit_intercept=False, tol=1e-12, max_iter=100_000).fit(design, answer)
+    f = Quadratic(torch.tensor(design.T @ design / 80), torch.tensor(design.T @ answer / 80))
+    found = solve(f, torch.full((40,), 0.1, dtype=torch.float64), relax=200)
+    chosen = lasso.coef_ != 0
+    expected = np.zeros(40)
+    expected[chosen] = np.linalg.lstsq(design[:, chosen], answer, rcond=None)[0]
+    np.testing.assert_allclose(found.nu.numpy(), expected, atol=1e-6)
+    assert 0 < chosen.sum() < 40
+
+
+def test_it_relaxes_when_it_has_settled_and_goes_on() -> None:
+    f = random_quadratic(30, 0)
+    gradient = torch.empty_like(f.vector)
+    seen = []
+
+    def watch(point: Point) -> str | None:
+        seen.append(point)
+        return "converged" if len(seen) == 7 else None
+
+    penalty = torch.full_like(f.vector, 0.3)
+    start = f(gradient)
+    found = owlqn(f, start.value, gradient, penalty, iterations=60, history=10, watch=watch, relax=50)
+    assert found.iterations > 7, "to settle under the penalty is not the end"
+    assert seen[6].penalty > 0
+    assert all(point.penalty == 0 for point in seen[7:])
+    assert all(later.nonzero <= seen[6].nonzero for later in seen[7:]), "nobody joins"
+
+
+def test_nothing_chosen_is_nothing_to_go_on_with() -> None:
+    f = random_quadratic(10, 0)
+    found = solve(f, torch.full_like(f.vector, 1e3), relax=1)
+    assert not found.nu.any()

@@ -7,7 +7,7 @@ sample. A batch gradient would let samples cancel each other and depend on the b
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -17,10 +17,12 @@ from forsaken.data.nest import map_nest
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError, NonFiniteError
 from forsaken.types import Progress, Tick
+from forsaken.unlearning.forsaken.perceptron import perceptron_importance
 from forsaken.unlearning.forsaken.space import ParameterSpace
 from forsaken.unlearning.forsaken.targets import centre
 
 _CHUNK_NUMBERS = 2**25  # gradient entries held at once: 128 MiB in float32
+_ROWS = 1024  # samples of a perceptron in a pass
 
 
 def logit_energy(logits: Tensor, label: Tensor) -> Tensor:  # noqa: ARG001 (one signature for all losses)
@@ -63,6 +65,7 @@ def importance(
     -----
     Gradients of several samples at once need (samples x d) numbers, so they are taken in chunks. Layers that
     `torch.func.vmap` cannot batch (recurrent ones, for example) are taken sample by sample, with the same result.
+    A perceptron needs no gradient for each sample (`perceptron`).
     """
     loss = LOSSES[kind]
     labels = samples.labels
@@ -81,10 +84,19 @@ def importance(
         single = map_nest(lambda leaf: leaf.unsqueeze(0), inputs)  # type: ignore[arg-type]
         return loss(space.logits(single, parts), label.unsqueeze(0))
 
-    together = vmap(grad(one), in_dims=(None, 0, 0))
     total = torch.zeros(space.size, dtype=space.dtype, device=adapter.device)
-    size = max(1, min(len(samples), _CHUNK_NUMBERS // max(1, space.size)))
     done = 0
+    while done < len(samples):  # all of a perceptron's samples at once; of other models none
+        part = samples.rows(range(done, min(done + _ROWS, len(samples))))
+        sums = perceptron_importance(space, space.place(part.inputs), labels[done : done + len(part)], loss, of)
+        if sums is None:
+            break
+        _add(total, space, sums)
+        done += len(part)
+        progress(Tick("importance", done, len(samples)))
+
+    together = vmap(grad(one), in_dims=(None, 0, 0))
+    size = max(1, min(len(samples), _CHUNK_NUMBERS // max(1, space.size)))
     batched = size > 1
     while done < len(samples):
         part = samples.rows(range(done, min(done + (size if batched else 1), len(samples))))
@@ -116,7 +128,7 @@ def importance(
     return omega
 
 
-def _add(total: Tensor, space: ParameterSpace, gradients: list[Tensor | None]) -> None:
+def _add(total: Tensor, space: ParameterSpace, gradients: Sequence[Tensor | None]) -> None:
     for cut, gradient in zip(space.slices.values(), gradients, strict=True):
         if gradient is not None:
             total[cut] += gradient.reshape(-1)

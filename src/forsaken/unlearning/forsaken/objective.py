@@ -110,7 +110,7 @@ class Objective:
         wanted = target if anchored is None else torch.cat([target, anchored])
         self._samples, self._size = everything, batch_size
         self._batches = [
-            (space.place(part.inputs), rows)
+            (space.thinned(space.place(part.inputs)), rows)
             for part, rows in zip(
                 everything.batches(batch_size),
                 torch.split(wanted.to(device), batch_size or len(everything)),
@@ -121,7 +121,8 @@ class Objective:
     def inputs_kept(self) -> bool:
         """Return whether the model left the inputs of the first batch as they were given."""
         given = self.space.place(next(self._samples.batches(self._size)).inputs)
-        return all(torch.equal(a, b) for a, b in zip(leaves(given), leaves(self._batches[0][0]), strict=True))
+        now = leaves(self._batches[0][0])
+        return all(torch.equal(a, b.to_dense()) for a, b in zip(leaves(given), now, strict=True))
 
     def move(self, nu: Tensor, index: Tensor | None = None) -> None:
         """Set θ = θ_0 − s ⊙ ν, everywhere or at `index` only."""
@@ -180,11 +181,12 @@ class Objective:
                 if first:
                     out.zero_()
                 continue
-            flat = (part.to_dense() if part.is_sparse else part).reshape(-1)
+            whole = part.to_dense() if part.is_sparse else part
+            out, slope = out.view(whole.shape), slope.view(whole.shape)
             if first:
-                torch.mul(flat, slope, out=out)
+                torch.mul(whole, slope, out=out)
             else:
-                out.addcmul_(flat, slope)
+                out.addcmul_(whole, slope)
 
 
 def _bare(samples: Samples) -> Samples:

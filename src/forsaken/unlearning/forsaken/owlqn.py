@@ -39,22 +39,29 @@ def pseudo_gradient(nu: Tensor, gradient: Tensor, penalty: Tensor) -> Tensor:
     return torch.where(nu == 0, shrunk, gradient + penalty * nu.sign())
 
 
-def align(direction: Tensor, slope: Tensor, kink: Tensor) -> Tensor:
+def align(direction: Tensor, slope: Tensor, kink: Tensor | bool) -> Tensor:
     """Zero the entries of a direction that do not descend, in place, where there is a kink to stay away from.
 
     >>> align(torch.tensor([1.0, -1.0, 1.0, -1.0]), torch.tensor([-1.0, -1.0, 0.0, -1.0]), torch.arange(4) < 3)
     tensor([ 1.,  0.,  0., -1.])
     """
-    return direction.masked_fill_((direction * slope >= 0) & kink, 0)
+    return _zeroed(direction, direction * slope >= 0, kink)
 
 
-def into_orthant(point: Tensor, orthant: Tensor, kink: Tensor) -> Tensor:
+def into_orthant(point: Tensor, orthant: Tensor, kink: Tensor | bool) -> Tensor:
     """Zero the entries of a point that left the orthant, in place, where there is a kink at zero.
 
     >>> into_orthant(torch.tensor([1.0, -1.0, 2.0, -1.0]), torch.tensor([1.0, 1.0, 0.0, 1.0]), torch.arange(4) < 3)
     tensor([ 1.,  0.,  0., -1.])
     """
-    return point.masked_fill_((point * orthant <= 0) & kink, 0)
+    return _zeroed(point, point * orthant <= 0, kink) if kink is not False else point
+
+
+def _zeroed(vector: Tensor, where: Tensor, kink: Tensor | bool) -> Tensor:
+    """Zero a vector in place at `where`, as far as there is a kink: everywhere, nowhere, or as a mask says."""
+    if kink is False:
+        return vector
+    return vector.masked_fill_(where if kink is True else where & kink, 0)
 
 
 class History:
@@ -153,6 +160,14 @@ class WorkingSet:
         self.nu = gradient.new_zeros(len(self.index))
         self.gradient, self.penalty = gradient[self.index], penalty[self.index]
         self.pairs = History(history, self.gradient)
+        self.settled = False
+        zeros = int(torch.count_nonzero(penalty == 0))
+        self.kinks: bool | None = True if zeros == 0 else False if zeros == len(penalty) else None
+
+    @property
+    def kink(self) -> Tensor | bool:
+        """Where f + Σ l|ν| has a kink at zero: everywhere, nowhere, or as a mask says."""
+        return self.penalty > 0 if self.kinks is None else self.kinks
 
     def _free(self, gradient: Tensor, besides: Tensor | None = None) -> Tensor:
         torch.abs(gradient, out=self._absolute)
@@ -171,6 +186,8 @@ class WorkingSet:
         if float(torch.dot(s, y)) > CURVATURE * float(torch.dot(y, y)):
             self.pairs.add(s, y)
         self.nu, self.gradient = nu, fresh
+        if self.settled:
+            return
         self._prune()
         new = self._free(gradient, besides=self.index)
         if len(new):
@@ -184,7 +201,7 @@ class WorkingSet:
         """Let only those go on that have moved, without a penalty; no other joins them."""
         self._keep(self.nu.nonzero()[:, 0])
         self.penalty = torch.zeros_like(self.penalty)
-        self.penalties = torch.full_like(self.penalties, torch.inf)
+        self.settled, self.kinks = True, False
 
     def _prune(self) -> None:
         moving = (self.nu != 0) | (self.gradient.abs() > self.penalty)
@@ -237,13 +254,19 @@ def owlqn(
     best = start
     free = WorkingSet(gradient, penalty, history)
     done, stopped = 0, None
-    while stopped is None and done < iterations:
+    while done < iterations:
+        if relax is not None and (done >= relax or stopped in ("converged", "line-search")):
+            best -= free.cost(free.nu)
+            free.settle()
+            relax = stopped = None
+        if stopped is not None:
+            break
         slope = pseudo_gradient(free.nu, free.gradient, free.penalty)
         norm = float(torch.linalg.vector_norm(slope))
         if norm == 0:
             stopped = "converged"
-            break
-        kink = free.penalty > 0
+            continue
+        kink = free.kink
         direction = align(free.pairs.times(slope).neg_(), slope, kink)
         orthant = torch.where(free.nu == 0, -slope.sign(), free.nu.sign())
         step = 1.0 if len(free.pairs) else FIRST_STEP / norm
@@ -256,9 +279,6 @@ def owlqn(
                 done, best = done + 1, smooth.value + cost
                 stopped = watch(Point(done, best, smooth, cost, int(torch.count_nonzero(trial)), step))
                 free.accept(trial, gradient)
-                if relax is not None and (done >= relax or stopped == "converged"):
-                    free.settle()
-                    best, relax, stopped = smooth.value, None, None
                 break
             step /= 2
         else:

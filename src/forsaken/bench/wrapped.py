@@ -1,4 +1,4 @@
-"""Requests one after the other, as a method: for benchmarks that ask what many of them leave."""
+"""Methods around other methods, for benchmarks: many requests one after the other, and settings that may diverge."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from forsaken.errors import NonFiniteError
 from forsaken.unlearning.base import About, Details, Unlearner
 from forsaken.unlearning.request import Request
 
@@ -39,3 +40,23 @@ class InTurn(Unlearner):
             student.load_state_dict(found.model.state_dict())
             steps, evaluations = steps + found.iterations, evaluations + found.evaluations
         return Details("iterations", steps, evaluations, ())
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrNothing(Unlearner):
+    """A method whose settings are only tried: where it diverges, nothing is changed."""
+
+    changes_weights: ClassVar[bool] = False  # it may
+    about: ClassVar[About] = About("one try", "no paper: a benchmark", ("forget",))
+    method: Unlearner
+
+    def run(self, student: nn.Module, request: Request) -> Details:
+        """Run the method; a model that is no longer finite is given back as it was."""
+        try:
+            found = self.method(
+                student, request.forget, request.reference, request.retain, training=request.training, seed=request.seed
+            )
+        except NonFiniteError:
+            return Details("diverged", 0, 0, ())
+        student.load_state_dict(found.model.state_dict())
+        return Details(found.stopped, found.iterations, found.evaluations, ())

@@ -1,0 +1,78 @@
+"""ω of a perceptron, without a gradient for each sample: its layers are products, and so are their gradients.
+
+The gradient of one sample's loss with respect to a linear layer's weight is the outer product δ aᵀ of what comes back
+to the layer's output and what went in. Its magnitude is |δ| |a|ᵀ, and the sum over samples one matrix product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+
+from forsaken.models.logits import as_logits
+from forsaken.unlearning.forsaken.space import ParameterSpace
+
+# Layers that look at each sample, and each number of it, alone. In evaluation mode dropout does nothing.
+PLAIN = (nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Softplus, nn.Dropout, nn.Identity)
+
+
+def layers(model: nn.Module, name: str = "") -> Iterator[tuple[str, nn.Module]] | None:
+    """Return the layers of a perceptron in their order, by name; None of any other model."""
+    if any((model._forward_hooks, model._forward_pre_hooks, model._backward_hooks)):
+        return None
+    if type(model) in (*PLAIN, nn.Linear):
+        return iter([(name, model)])
+    if type(model) is not nn.Sequential:
+        return None
+    found: list[tuple[str, nn.Module]] = []
+    for own, child in model._modules.items():  # not named_children, which leaves out a layer that is there twice
+        below = None if child is None else layers(child, f"{name}.{own}" if name else own)
+        if below is None:
+            return None
+        found += below
+    return iter(found)
+
+
+def perceptron_importance(
+    space: ParameterSpace,
+    inputs: object,
+    labels: Tensor,
+    loss: Callable[[Tensor, Tensor], Tensor],
+    of: Callable[[Tensor], Tensor],
+) -> list[Tensor] | None:
+    """Return the sum over samples of `of` of each gradient, part by part; None where the model is no perceptron.
+
+    `of` must turn products into products, as magnitudes and squares do. The other parameters are as in `importance`.
+    """
+    found = layers(space.adapter.model) if space.adapter.call is None else None
+    if found is None or not isinstance(inputs, Tensor) or inputs.dim() != 2 or not inputs.is_floating_point():
+        return None
+    order = list(found)
+    weights: dict[str, Tensor] = dict(space.adapter.model.named_parameters())
+    weights |= {name: part.to(space.dtypes[name]) for name, part in space.parts.items()}
+    into: dict[str, Tensor] = {}
+    out: dict[str, Tensor] = {}
+    flow = inputs
+    for name, module in order:
+        if not isinstance(module, nn.Linear):
+            flow = module(flow.clone() if getattr(module, "inplace", False) else flow)
+            continue
+        start = f"{name}." if name else ""
+        if f"{start}weight" not in weights or start in into:  # shared with another layer, or there twice
+            return None
+        bias = weights.get(f"{start}bias")
+        into[start] = flow.detach()
+        flow = nn.functional.linear(flow, weights[f"{start}weight"].detach(), None if bias is None else bias.detach())
+        out[start] = flow = flow if flow.requires_grad else flow.requires_grad_(True)
+    values = vmap(lambda z, label: loss(z.unsqueeze(0), label.unsqueeze(0)))(as_logits(flow), labels)
+    back = dict(zip(out, torch.autograd.grad(values.sum(), list(out.values())), strict=True))
+    sums = []
+    for name in space.parts:
+        start, _, kind = name.rpartition(".")
+        start = f"{start}." if start else ""
+        delta = of(back[start])
+        sums.append(delta.sum(0) if kind == "bias" else delta.T @ of(into[start]))
+    return sums
