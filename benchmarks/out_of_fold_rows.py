@@ -24,7 +24,8 @@ from forsaken.unlearning.table import build
 IDEAL = HeldOut(by="all")
 TEN = HeldOut(4, "group")  # its groups are known with the scenario: `in_groups`
 PEERS = ("salun", "neggrad-plus", "scrub")
-# Where peers are tuned, if not on the task itself; by benchmarks/baselines.py, or by --rows peers.
+# Where peers are tuned, if not on the task itself: by --rows peers, or by benchmarks/baselines.py, there or on the
+# nearest task that it knows.
 TUNED = {"reuters-": "reuters-35-11", "news-": "news-15-5", "imdb-": "i-c", "cifar10-": "c10-t"}
 WORTH = 5.0  # of a point of accuracy beside one of AUC: a model that lost both is no better for the AUC
 PICTURES = ("c10-", "cifar10-", "tiny-", "t100-")
@@ -99,7 +100,9 @@ def peers(task: str) -> dict[str, Row]:
     if path.exists():
         best = chosen(json.loads(path.read_bytes())["rows"])
     else:
-        best = json.loads((RESULTS / f"baselines-{kind}.json").read_bytes())["settings"]
+        nearest = "digits-pictures" if task.startswith(PICTURES) else "reuters-35-11"
+        source = kind if (RESULTS / f"baselines-{kind}.json").exists() else nearest
+        best = json.loads((RESULTS / f"baselines-{source}.json").read_bytes())["settings"]
     for name in PEERS:
         found[name] = Row(build(name, best[name]))
         if f"{name}, all kept" in best:

@@ -1,16 +1,23 @@
-"""The tables of docs/guide/references.md, from the result files: nothing is measured here.
+"""The tables of docs/guide/out-of-fold.md and references.md, from the result files: nothing is measured here.
 
 usage: python benchmarks/out_of_fold_tables.py
+
+Writes each table between its marks, <!-- table: NAME --> and <!-- end -->.
 """
 
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 from common import RESULTS
 from tables import markdown
 
+GUIDE = Path(__file__).parents[1] / "docs" / "guide"
+PAGES = (GUIDE / "references.md", GUIDE / "out-of-fold.md")
+PEERS = ("salun", "neggrad-plus", "scrub")
 TASKS = tuple(
     sorted(
         path.name.removeprefix("out-of-fold-").removesuffix("-confirm-0.json")
@@ -147,13 +154,102 @@ def standard_of(task: str) -> str:
     return markdown(lines)
 
 
-def main() -> None:
+def summary_of(tasks: tuple[str, ...] = TASKS) -> str:
+    """Return one line for each scenario: what is told of the forgotten samples, and what is kept."""
+    lines: list[tuple[str, ...]] = [
+        (
+            "scenario",
+            "floor",
+            "doing nothing",
+            "class-mean",
+            "best peer",
+            "**all but D**",
+            "**K = 4 by group** (its references)",
+            "test accuracy (retrained)",
+            "CFR",
+            "density",
+        )
+    ]
+    for task in tasks:
+        rows = rows_of(task)
+        best = min(
+            (name for name in rows if name.split(",")[0] in PEERS), key=lambda name: abs(rows[name]["auc"] - 0.5)
+        )
+        ours, folds, retrained = rows["all but D"], rows["K = 4 by group"], rows["retrained"]
+        low, high = retrained["floor"]
+        lines.append(
+            (
+                f"`{task}`",
+                f"{low:.2f} to {high:.2f}",
+                shown(rows["do-nothing"]["auc"], 2),
+                shown(rows["class-mean"]["auc"], 2),
+                f"{rows[best]['auc']:.2f} ({best})",
+                f"**{ours['auc']:.3f}**",
+                f"**{folds['auc']:.3f}** ({folds['references_auc']:.3f})",
+                f"{ours['accuracy']:.3f} ({retrained['accuracy']:.3f})",
+                shown(ours["cfr"]),
+                shown(ours["density"], 2),
+            )
+        )
+    return markdown(lines)
+
+
+def costs_of() -> str:
+    """Return what a request costs as a share of retraining, alone and with its part of the table."""
+    lines: list[tuple[str, ...]] = [
+        ("scenario", "on", "one request", "retraining", "share", "with the table: 1 request", "10", "100", "pays from")
+    ]
+    for path in sorted(RESULTS.glob("request-costs-*.json")):
+        content = json.loads(path.read_bytes())
+        mean = content["mean"]["request"]
+        device = "H200" if path.stem.endswith("cuda") else f"{content['threads']} cores"
+        pays = max(run["break_even"] or 0 for run in content["runs"]["request"])
+        lines.append(
+            (
+                f"`{content['task']}`",
+                device,
+                f"{mean['request_seconds']:.1f} s",
+                f"{mean['retrain_seconds']:.1f} s",
+                f"1/{1 / mean['share_of_retraining']:.1f}",
+                *(f"{mean[f'amortised_{count}']:.2f}" for count in (1, 10, 100)),
+                f"request {pays}",
+            )
+        )
+    return markdown(lines)
+
+
+def blocks() -> dict[str, str]:
+    """Return every table of the pages, by the name that marks its place."""
+    found = {"summary": summary_of(), "costs": costs_of()}
     for task in TASKS:
-        if (RESULTS / f"out-of-fold-{task}-attacks-0.json").exists():
-            print(f"\n{task}, attacks\n\n{attacks_of(task)}\n\n{standard_of(task)}")
-        print(f"\n{task}\n\n{table_of(task)}")
+        found[f"confirm {task}"] = table_of(task)
         if (RESULTS / f"out-of-fold-{task}-curve-0.json").exists():
-            print(f"\n{task}, λ\n\n{curve_of(task)}")
+            found[f"curve {task}"] = curve_of(task)
+        if (RESULTS / f"out-of-fold-{task}-attacks-0.json").exists():
+            found[f"attacks {task}"] = attacks_of(task)
+        if any(RESULTS.glob(f"audit-{task}-forsaken-all-4-standard-8-*.json")):
+            found[f"standard {task}"] = standard_of(task)
+    return found
+
+
+def filled(text: str, tables: dict[str, str]) -> str:
+    """Return a page with every table put between its marks."""
+
+    def table(match: re.Match[str]) -> str:
+        name = match["name"]
+        return f"<!-- table: {name} -->\n\n{tables[name]}\n\n<!-- end -->"
+
+    return re.sub(r"<!-- table: (?P<name>[^>]*?) -->.*?<!-- end -->", table, text, flags=re.DOTALL)
+
+
+def main() -> None:
+    tables = blocks()
+    for page in PAGES:
+        text = page.read_text()
+        page.write_text(filled(text, tables))
+    shown_there = "".join(page.read_text() for page in PAGES)
+    missing = [name for name in tables if f"<!-- table: {name} -->" not in shown_there]
+    print(f"{len(tables) - len(missing)} tables written; no place for: {', '.join(missing) or 'none'}")
 
 
 if __name__ == "__main__":

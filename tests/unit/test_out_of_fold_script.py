@@ -9,7 +9,6 @@ import benchmark_scripts
 import numpy as np
 import pytest
 import torch
-from benchmark_scripts import ROOT
 
 from forsaken import Forsaken
 from forsaken.auditing.held_out import HeldOut
@@ -28,16 +27,46 @@ def tables() -> Iterator[ModuleType]:
         yield found
 
 
-def test_the_guide_shows_the_tables_of_the_files(tables: ModuleType) -> None:
-    guide = (ROOT / "docs/guide/references.md").read_text()
+def test_the_pages_show_the_tables_of_the_files(tables: ModuleType) -> None:
+    found, pages = tables.blocks(), [page.read_text() for page in tables.PAGES]
     assert tables.TASKS
-    for task in tables.TASKS:
-        assert tables.table_of(task) in guide
-        if (tables.RESULTS / f"out-of-fold-{task}-curve-0.json").exists():
-            assert tables.curve_of(task) in guide
-        if (tables.RESULTS / f"out-of-fold-{task}-attacks-0.json").exists():
-            assert tables.attacks_of(task) in guide
-            assert tables.standard_of(task) in guide
+    assert all(tables.filled(page, found) == page for page in pages), "run benchmarks/out_of_fold_tables.py"
+    assert all(any(f"<!-- table: {name} -->" in page for page in pages) for name in found)
+
+
+def test_a_table_takes_the_place_between_its_marks(tables: ModuleType) -> None:
+    page = "a\n<!-- table: x -->\nold\n<!-- end -->\nb\n<!-- table: y -->\n<!-- end -->\n"
+    once = tables.filled(page, {"x": "| new |", "y": "| other |"})
+    assert "old" not in once
+    assert once.index("| new |") < once.index("b\n") < once.index("| other |")
+    assert tables.filled(once, {"x": "| new |", "y": "| other |"}) == once
+    with pytest.raises(KeyError):
+        tables.filled(page, {"x": "| new |"})
+
+
+def test_settings_of_peers_are_those_nearest_to_retraining(script: ModuleType) -> None:
+    rows = {
+        "retrained": {"auc": 0.5, "accuracy": 0.9},
+        "scrub: 1": {"auc": 0.95, "accuracy": 0.9, "settings": {"learning_rate": 1}},
+        "scrub: 2": {"auc": 0.7, "accuracy": 0.89, "settings": {"learning_rate": 2}},
+        "scrub: 3": {"auc": 0.5, "accuracy": 0.2, "settings": {"learning_rate": 3}},
+        "scrub, all kept: 1": {"auc": 0.1, "accuracy": 0.95, "settings": {"learning_rate": 4}},
+    }
+    assert script.chosen(rows) == {"scrub": {"learning_rate": 2}, "scrub, all kept": {"learning_rate": 4}}
+
+
+def test_settings_that_diverge_change_nothing(script: ModuleType) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(20, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+    x, y = torch.randn(60, 20), torch.randint(3, (60,))
+    tried = {
+        rate: script.OrNothing(method=script.build("salun", {"learning_rate": rate}))(
+            model, (x[:5], y[:5]), retain=(x[10:], y[10:]), seed=0
+        )
+        for rate in (1e-2, 1e30)
+    }
+    assert tried[1e-2].density > 0
+    assert (tried[1e30].density, tried[1e30].stopped) == (0, "diverged")
 
 
 def test_every_preset_has_rows_for_texts_and_pictures(script: ModuleType) -> None:
@@ -72,13 +101,14 @@ def test_groups_of_ten_requests(script: ModuleType) -> None:
     assert [found.count(-1 - at) for at in range(10)] == [3] * 5 + [2] * 5
 
 
-@pytest.mark.parametrize("kind", ["words", "tokens", "pictures", "numbers"])
+@pytest.mark.parametrize("kind", ["words", "tokens", "pictures", "bytes", "numbers"])
 def test_neighbours_are_near_and_other(script: ModuleType, kind: str) -> None:
     draw = np.random.default_rng(0)
     made = {
         "words": torch.from_numpy((draw.random((20, 200)) < 0.05) * draw.random((20, 200))).float(),
         "tokens": torch.from_numpy(draw.integers(1, 500, size=(20, 40))),
         "pictures": torch.from_numpy(draw.random((20, 3, 8, 8))).float(),
+        "bytes": torch.from_numpy(draw.integers(0, 256, size=(20, 3, 8, 8), dtype=np.uint8)),
         "numbers": torch.from_numpy(draw.random((20, 64))).float(),
     }[kind]
     samples = Samples(made, torch.arange(20) % 3)

@@ -125,12 +125,20 @@ class Ensembles:
         return Matrices.of(records)
 
     def fill(self, part: int, parts: int, *, progress: Progress = silent) -> None:
-        """Train every `parts`-th model that is not in the folder yet: several processes fill one folder side by side.
+        """Train every `parts`-th of the wanted models, from number `part` on, unless it is in the folder.
 
-        Afterwards `measure` finds all models there.
+        Several processes fill one folder side by side so; afterwards `measure` finds all models there.
         """
+        if not 0 <= part < parts:
+            raise SettingsError(f"part is {part} of {parts}, expected a number from 0 to {parts - 1}")
         if self.folder is None:
             raise SettingsError("several processes fill one folder, and folder is None; give folder=")
+        lost = [who for own in self._notes.keys.values() for who, key in own.items() if key is None]
+        if lost:
+            raise SettingsError(
+                f"{', '.join(lost)} cannot be known again, so that nothing of it is kept for other processes: train by "
+                "forsaken.Training, and use methods of this package without functions among their settings"
+            )
         number = {role: itertools.count() for role in (BEFORE, RETRAINED)}
         own = [(role, seed) for role, seed in self._wanted() if next(number[role]) % parts == part]
         missing = [(role, seed) for role, seed in own if not self._notes.whole(role, seed)]

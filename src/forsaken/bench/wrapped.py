@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from forsaken.errors import NonFiniteError
+from forsaken.errors import NonFiniteError, NothingForgottenError
+from forsaken.models.logits import as_module
 from forsaken.unlearning.base import About, Details, Unlearner
 from forsaken.unlearning.request import Request
 
@@ -25,7 +26,7 @@ class InTurn(Unlearner):
     def run(self, student: nn.Module, request: Request) -> Details:
         """Forget part after part; a later part is still in the model while an earlier one is forgotten."""
         steps = evaluations = 0
-        for part in np.array_split(np.arange(len(request.forget)), self.parts):
+        for part in np.array_split(np.arange(len(request.forget)), min(self.parts, len(request.forget))):
             targets = None if request.targets is None else torch.as_tensor(request.targets)[part]
             found = self.method(
                 student,
@@ -37,14 +38,14 @@ class InTurn(Unlearner):
                 forward=request.forward,
                 seed=request.seed,
             )
-            student.load_state_dict(found.model.state_dict())
+            student.load_state_dict(as_module(found.model).state_dict())
             steps, evaluations = steps + found.iterations, evaluations + found.evaluations
         return Details("iterations", steps, evaluations, ())
 
 
 @dataclass(frozen=True, kw_only=True)
 class OrNothing(Unlearner):
-    """A method whose settings are only tried: where it diverges, nothing is changed."""
+    """A method whose settings are only tried: where it diverges or does nothing, nothing is changed."""
 
     changes_weights: ClassVar[bool] = False  # it may
     about: ClassVar[About] = About("one try", "no paper: a benchmark", ("forget",))
@@ -54,9 +55,16 @@ class OrNothing(Unlearner):
         """Run the method; a model that is no longer finite is given back as it was."""
         try:
             found = self.method(
-                student, request.forget, request.reference, request.retain, training=request.training, seed=request.seed
+                student,
+                request.forget,
+                request.reference,
+                request.retain,
+                targets=request.targets,
+                training=request.training,
+                forward=request.forward,
+                seed=request.seed,
             )
-        except NonFiniteError:
+        except (NonFiniteError, NothingForgottenError):
             return Details("diverged", 0, 0, ())
-        student.load_state_dict(found.model.state_dict())
+        student.load_state_dict(as_module(found.model).state_dict())
         return Details(found.stopped, found.iterations, found.evaluations, ())

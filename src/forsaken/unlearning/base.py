@@ -243,11 +243,13 @@ class Unlearner(ABC):
     def settings(self) -> dict[str, Any]:
         """The settings by name, JSON-ready."""
         named: list[str] = [each.name for each in fields(self)] if is_dataclass(self) else []
-        values = {name: getattr(self, name) for name in named}
-        return {
-            name: getattr(value, "__qualname__", type(value).__name__) if callable(value) else value
-            for name, value in values.items()
-        }
+
+        def told(value: Any) -> Any:
+            if isinstance(value, Unlearner):
+                return {"method": type(value).__qualname__, **value.settings}
+            return getattr(value, "__qualname__", type(value).__name__) if callable(value) else value
+
+        return {name: told(getattr(self, name)) for name in named}
 
     def needs_reference_labels(self, *, retain: bool, targets: bool) -> bool:  # noqa: ARG002 (for those who need them)
         """Return whether the references' labels are of use, given which of `retain` and `targets` there are."""

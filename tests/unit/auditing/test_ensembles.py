@@ -10,9 +10,10 @@ import pytest
 import torch
 from audit_case import METHOD, RECIPE, Small, build
 
-from forsaken import METHODS, Recipe, Training
+from forsaken import METHODS, Forsaken, Recipe, Training
 from forsaken.auditing.case import Case, Sets
 from forsaken.auditing.ensembles import Ensembles
+from forsaken.bench.wrapped import InTurn
 from forsaken.data.samples import Samples
 from forsaken.errors import ForsakenError, InputError, NonFiniteError, SettingsError
 from forsaken.metrics import margins
@@ -245,3 +246,30 @@ def test_processes_share_a_folder(trained, tmp_path):
 def test_a_folder_is_needed_to_share(trained):
     with pytest.raises(SettingsError, match="folder is None"):
         ensembles(trained).fill(0, 2)
+
+
+@pytest.mark.parametrize(("part", "parts"), [(2, 2), (-1, 2), (0, 0)])
+def test_a_share_that_is_none(trained, tmp_path, part, parts):
+    with pytest.raises(SettingsError, match=f"part is {part} of {parts}"):
+        ensembles(trained, tmp_path).fill(part, parts)
+
+
+def test_what_cannot_be_kept_is_not_trained_for_others(trained, tmp_path):
+    calls = []
+
+    def train(data, seed):
+        calls.append(seed)
+        return Training(build, FAST).run(data, seed=seed)
+
+    with pytest.raises(SettingsError, match="cannot be known again"):
+        ensembles(trained, tmp_path, training=train).fill(0, 2)
+    assert calls == []
+
+
+def test_the_settings_of_a_method_within_a_method_decide_its_place(trained, tmp_path):
+    keys = [
+        ensembles(trained, tmp_path, methods={"x": InTurn(method=Forsaken(penalty=penalty))})._notes.keys["before"]["x"]
+        for penalty in (1e-3, 1e-2)
+    ]
+    assert None not in keys
+    assert keys[0] != keys[1]

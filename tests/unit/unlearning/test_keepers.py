@@ -44,6 +44,8 @@ def test_references_speak_for_the_importance_where_asked() -> None:
     assert found.source == "retain and reference"
     assert held(request(reference=None), importance_from="anchors").source == "retain"
     assert held(request(), importance_from="anchors", references=0).source == "retain"
+    alone = held(request(retain=None), importance_from="anchors")
+    assert (values(alone.guard), alone.source) == ([2.0] * 6, "reference"), "those that are held, not all"
 
 
 def test_without_anchors_the_importance_stays() -> None:
@@ -67,7 +69,9 @@ def test_nobody_is_told() -> None:
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_references_are_drawn_by_the_seed(seed: int) -> None:
-    asked = Request(forget=samples(1, 0.0), reference=Samples(torch.arange(50.0)[:, None]), retain=None, seed=seed)
+    asked = Request(
+        forget=samples(1, 0.0), reference=Samples(torch.arange(50.0)[:, None].repeat(1, 2)), retain=None, seed=seed
+    )
     one, two = held(asked), held(asked)
     assert torch.equal(one.anchors.inputs, two.anchors.inputs)
     other = held(Request(forget=asked.forget, reference=asked.reference, retain=None, seed=seed + 10))

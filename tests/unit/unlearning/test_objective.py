@@ -112,8 +112,8 @@ def test_anchors_that_are_let_go(draw: torch.Generator, batch_size: int | None) 
         beta=0.7,
         batch_size=batch_size,
         retained=2,
-        let_go=0.3,
     )
+    f.let_go = 0.3
     gradient = torch.empty(space.size, dtype=torch.float64)
     found = f(gradient)
     moved = (centre(net(anchors)) - held).square().mean(1)

@@ -13,7 +13,7 @@ from torch import Tensor
 import forsaken
 from forsaken import Forsaken, Recipe, References
 from forsaken.data.samples import Samples
-from forsaken.errors import InputError, NotHeldOutError, SettingsError, UnknownNameError
+from forsaken.errors import InputError, ModelError, NotHeldOutError, SettingsError, UnknownNameError
 from forsaken.models.nets import mlp
 from forsaken.models.train import train
 from forsaken.models.weights import fingerprint
@@ -228,3 +228,37 @@ def test_one_claimed_row_makes_the_result_a_claim(problem: Problem, table: Refer
         for part in (new, old, x[14:])
     ]
     assert names == ["out-of-fold", "out-of-fold, claimed", "out-of-fold, claimed"]
+
+
+class Shifty(torch.nn.Module):
+    """Answers some inputs otherwise when gradients are asked for."""
+
+    def __init__(self, model: torch.nn.Module, shy: torch.Tensor) -> None:
+        super().__init__()
+        self.model, self.shy = model, shy
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits = self.model(x)
+        if not torch.is_grad_enabled():
+            return logits
+        shy = (x[:, None, :] == self.shy[None]).all(2).any(1)
+        return logits + 9 * shy[:, None] * torch.arange(logits.shape[1])
+
+
+@pytest.mark.parametrize("let_go", [None, 0.1, 0.01])
+def test_anchors_that_may_be_let_go_are_still_checked(
+    problem: Problem, table: References, let_go: float | None
+) -> None:
+    shifty = Shifty(problem.model, problem.reference)
+    method = Forsaken.out_of_fold(let_go=let_go)
+    with pytest.raises(ModelError, match="answers differently"):
+        method(shifty, problem.forget, problem.reference, problem.retain, references=table)
+
+
+def test_the_result_tells_when_the_penalty_ended(problem: Problem, table: References) -> None:
+    given = (problem.model, problem.forget, problem.reference, problem.retain)
+    found = Forsaken.out_of_fold(iterations=20, stop="none")(*given, references=table)
+    assert found.details.facts["relaxed_at"] == 10
+    assert (
+        Forsaken.out_of_fold(relax=False, iterations=20)(*given, references=table).details.facts["relaxed_at"] is None
+    )

@@ -235,3 +235,35 @@ def test_nothing_chosen_is_nothing_to_go_on_with() -> None:
     f = random_quadratic(10, 0)
     found = solve(f, torch.full_like(f.vector, 1e3), relax=1)
     assert not found.nu.any()
+
+
+def test_who_says_stop_for_another_reason_is_heard() -> None:
+    f = random_quadratic(30, 0)
+    gradient = torch.empty_like(f.vector)
+    start = f(gradient)
+    seen = []
+
+    def watch(point: Point) -> str | None:
+        seen.append(point)
+        return "calibrated" if len(seen) == 5 else None
+
+    penalty = torch.full_like(f.vector, 0.1)
+    found = owlqn(f, start.value, gradient, penalty, iterations=60, history=10, watch=watch, relax=5)
+    assert (found.iterations, found.stopped, found.relaxed) == (5, "calibrated", None)
+
+
+def test_it_tells_when_the_penalty_ended() -> None:
+    f = random_quadratic(30, 0)
+    penalty = torch.full_like(f.vector, 0.1)
+    assert solve(f, penalty, iterations=20, relax=7).relaxed == 7
+    assert solve(random_quadratic(30, 0), penalty, iterations=20).relaxed is None
+
+
+def test_a_search_that_failed_at_once_is_told_as_such() -> None:
+    class Cliff(Quadratic):
+        def __call__(self, gradient: Tensor) -> Smooth:
+            found = super().__call__(gradient)
+            return found if not self.point.any() else Smooth(np.nan, 0.0, np.nan)
+
+    f = Cliff(torch.eye(5, dtype=torch.float64), torch.ones(5, dtype=torch.float64))
+    assert solve(f, torch.full((5,), 0.1, dtype=torch.float64), relax=3).stopped == "line-search"

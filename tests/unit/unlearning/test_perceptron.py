@@ -40,8 +40,9 @@ def one_by_one(net: nn.Module, samples: Samples, kind: str, of: Callable[[Tensor
     adapter = LogitModel(net)
     for at in range(len(samples)):
         one = samples.rows([at])
-        found = torch.autograd.grad(LOSSES[kind](adapter(one.inputs), one.labels), list(net.parameters()))
-        total = [old + of(new) for old, new in zip(total, found, strict=True)]
+        value = LOSSES[kind](adapter(one.inputs), one.labels)
+        found = torch.autograd.grad(value, list(net.parameters()), allow_unused=True)
+        total = [old if new is None else old + of(new) for old, new in zip(total, found, strict=True)]
     return torch.cat([part.reshape(-1) for part in total]) / len(samples)
 
 
@@ -50,7 +51,9 @@ def one_by_one(net: nn.Module, samples: Samples, kind: str, of: Callable[[Tensor
 @pytest.mark.parametrize("name", sorted(NETS))
 def test_the_same_as_sample_by_sample(name: str, kind: str, of: Callable[[Tensor], Tensor]) -> None:
     net, samples = case(NETS[name])
-    found = importance(ParameterSpace(LogitModel(net)), samples, kind, lambda tick: None, of=of)
+    space = ParameterSpace(LogitModel(net))
+    assert perceptron_importance(space, samples.inputs, samples.labels, LOSSES[kind], of) is not None
+    found = importance(space, samples, kind, lambda tick: None, of=of)
     assert torch.allclose(found, one_by_one(net, samples, kind, of), rtol=1e-12, atol=1e-15)
 
 
@@ -92,6 +95,24 @@ def twice() -> nn.Module:
     return nn.Sequential(one, nn.ReLU(), one)
 
 
+def shared_bias() -> nn.Module:
+    one, two = nn.Linear(20, 20), nn.Linear(20, 20)
+    two.bias = one.bias
+    return nn.Sequential(one, nn.ReLU(), two)
+
+
+def tempered() -> nn.Module:
+    net = deep()
+    net.temperature = nn.Parameter(torch.ones(1))
+    return net
+
+
+def patched() -> nn.Module:
+    net = deep()
+    net[1].forward = torch.sin
+    return net
+
+
 def hooked() -> nn.Module:
     net = deep()
     net[0].register_forward_hook(lambda *_: None)
@@ -103,11 +124,14 @@ def hooked() -> nn.Module:
     [
         tied,
         twice,
+        shared_bias,
+        tempered,
+        patched,
         hooked,
         lambda: nn.Sequential(nn.Linear(20, 3), Own()),
         lambda: nn.Sequential(nn.LayerNorm(20), nn.Linear(20, 3)),
     ],
-    ids=["tied", "twice", "hooked", "unknown", "normed"],
+    ids=["tied", "twice", "shared bias", "parameter of nobody", "patched", "hooked", "unknown", "normed"],
 )
 def test_other_models_are_taken_sample_by_sample(make: Callable[[], nn.Module]) -> None:
     net, samples = case(make)
@@ -124,3 +148,17 @@ def test_layers_in_their_order() -> None:
     assert found is not None
     assert [name for name, _ in found] == ["0", "1", "2", "3.0", "3.1", "4"]
     assert layers(nn.Sequential(nn.Conv1d(1, 1, 1))) is None
+
+
+def test_half_precision_does_not_overflow() -> None:
+    net, samples = case(lambda: nn.Linear(20, 4))
+    with torch.no_grad():
+        net.weight.mul_(60)
+    space = ParameterSpace(LogitModel(net))
+    exact = perceptron_importance(space, samples.inputs, samples.labels, LOSSES["logits"], Tensor.abs)
+    space.dtypes = dict.fromkeys(space.dtypes, torch.bfloat16)
+    rough = perceptron_importance(space, samples.inputs.bfloat16(), samples.labels, LOSSES["logits"], Tensor.abs)
+    assert exact is not None
+    assert rough is not None
+    assert all(one.dtype == torch.float64 for one in rough), "sums are in the optimiser's precision"
+    assert all(torch.allclose(one, other, rtol=0.1) for one, other in zip(rough, exact, strict=True))

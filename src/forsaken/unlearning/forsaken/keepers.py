@@ -58,16 +58,17 @@ def keepers(request: Request, *, hold: bool, references: int, importance_from: s
     references : int
         How many references, at most, are anchors too.
     importance_from : {"retain", "anchors"}
-        Who speaks for the importance; references where there are no retain samples.
+        Who speaks for the importance. Where there are no retain samples, all references stand in for them.
     """
     retain, reference = request.retain, request.reference
-    parts = [] if retain is None else [Samples(retain.inputs)]
+    parts = {} if retain is None else {"retain": Samples(retain.inputs)}
     if reference is not None and references:
         order = generator(request.seed, _DRAW).permutation(len(reference))
-        parts.append(Samples(reference.rows(order[:references]).inputs))
-    anchors = join(parts) if hold and parts else None
-    if retain is None:
-        return Keepers(anchors, 0, reference, "none" if reference is None else "reference")
-    if importance_from == "anchors" and len(parts) > 1:
-        return Keepers(anchors, len(retain), join(parts), "retain and reference")
-    return Keepers(anchors, len(retain), retain, "retain")
+        parts["reference"] = Samples(reference.rows(order[:references]).inputs)
+    both = join(list(parts.values())) if parts else None
+    anchors, retained = both if hold else None, 0 if retain is None else len(retain)
+    if importance_from == "anchors" and both is not None:
+        return Keepers(anchors, retained, both, " and ".join(parts))
+    if retain is not None:
+        return Keepers(anchors, retained, retain, "retain")
+    return Keepers(anchors, retained, reference, "none" if reference is None else "reference")

@@ -23,7 +23,7 @@ from forsaken.unlearning.forsaken.importance import LOSSES, importance, scaled
 from forsaken.unlearning.forsaken.keepers import SOURCES, Keepers, keepers
 from forsaken.unlearning.forsaken.lbfgs import lbfgs
 from forsaken.unlearning.forsaken.narrow import narrowing
-from forsaken.unlearning.forsaken.objective import DISTANCES, Objective
+from forsaken.unlearning.forsaken.objective import DISTANCES, Objective, squared_logits
 from forsaken.unlearning.forsaken.owlqn import owlqn
 from forsaken.unlearning.forsaken.record import mask_of
 from forsaken.unlearning.forsaken.search import Found, Smooth
@@ -225,7 +225,6 @@ class Forsaken(Unlearner):
             beta=self.anchor,
             batch_size=self.batch_size,
             retained=kept.retained,
-            let_go=None if self.let_go is None else self.let_go * aim.before,
         )
         gradient = torch.empty_like(space.start)
         start = objective(gradient)
@@ -239,6 +238,9 @@ class Forsaken(Unlearner):
                 "the model answers differently when it is called again with gradients: it draws random numbers, "
                 "changes its input in place, or takes torch's fast path for transformers (enable_nested_tensor=False)"
             )
+        if self.let_go is not None:  # from here on: anchors at rest, as they are now, weigh nothing either way
+            way = float(squared_logits(logits(request.forget).double(), aim.logits).mean())
+            objective.let_go = self.let_go * way if way > 0 else None
         largest = float((gradient.abs() / weight).masked_fill_(gradient == 0, 0).max())
         penalty = self._penalty(largest)
         bounded = math.isfinite(largest) and largest > 0
@@ -259,6 +261,7 @@ class Forsaken(Unlearner):
             **({"relax": math.ceil(self.iterations / 2)} if self.relax else {}),
         )
         mu = scale * found.nu
+        facts["relaxed_at"] = found.relaxed
         facts |= {"mu_max": float(mu.abs().max()), "weight_max": float(space.start.abs().max())}
         mask = mask_of(space, mu, student, self.settings)
         history = tuple(watcher.history)

@@ -94,7 +94,7 @@ def narrowing(adapter: LogitModel, samples: Iterable[Samples]) -> Narrow | None:
 
 def _first(module: nn.Module, name: str) -> tuple[str, nn.Linear | LinearModel] | None:
     """Return the layer that sees the inputs first, with the start of its weights' names, if it is a linear one."""
-    if any((module._forward_hooks, module._forward_pre_hooks, module._backward_hooks)):
+    if any((module._forward_hooks, module._forward_pre_hooks, module._backward_hooks)) or "forward" in vars(module):
         return None
     if type(module) is nn.Linear or type(module) is LinearModel:
         return name, module

@@ -78,8 +78,11 @@ class Objective:
         Samples in a microbatch; None takes all at once. Both give the same result to rounding.
     retained : int
         How many of the anchors, the first, are held whatever it takes.
+
+    Attributes
+    ----------
     let_go : float or None
-        The squared distance at which others are let go: see `yielding`.
+        The squared distance at which the other anchors are let go: see `yielding`. None, as at first: never.
     """
 
     def __init__(
@@ -95,7 +98,6 @@ class Objective:
         beta: float,
         batch_size: int | None = None,
         retained: int = 0,
-        let_go: float | None = None,
     ) -> None:
         self.space, self.scale, self.beta = space, scale, beta
         self._slope = -scale  # ∂θ/∂ν
@@ -103,7 +105,8 @@ class Objective:
         self.measure = DISTANCES[distance]
         self.forgotten = len(forget)
         self.anchors = 0 if anchors is None else len(anchors)
-        self._retained, self._let_go = self.forgotten + retained, let_go
+        self._retained = self.forgotten + retained
+        self.let_go: float | None = None
         self.evaluations = 0
         device = space.adapter.device
         everything = forget if anchors is None else join([_bare(forget), _bare(anchors)])
@@ -168,9 +171,9 @@ class Objective:
 
     def _anchored(self, logits: Tensor, wanted: Tensor, first: int) -> Tensor:
         moved = squared_logits(logits, wanted)
-        if self._let_go is not None:
+        if self.let_go is not None:
             held = min(max(self._retained - first, 0), len(moved))
-            moved = torch.cat([moved[:held], yielding(moved[held:], self._let_go)])
+            moved = torch.cat([moved[:held], yielding(moved[held:], self.let_go)])
         return moved.sum() / self.anchors
 
     def _collect(self, found: tuple[Tensor | None, ...], gradient: Tensor, *, first: bool) -> None:

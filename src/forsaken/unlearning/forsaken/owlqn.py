@@ -45,7 +45,10 @@ def align(direction: Tensor, slope: Tensor, kink: Tensor | bool) -> Tensor:
     >>> align(torch.tensor([1.0, -1.0, 1.0, -1.0]), torch.tensor([-1.0, -1.0, 0.0, -1.0]), torch.arange(4) < 3)
     tensor([ 1.,  0.,  0., -1.])
     """
-    return _zeroed(direction, direction * slope >= 0, kink)
+    if kink is False:
+        return direction
+    uphill = direction * slope >= 0
+    return direction.masked_fill_(uphill if kink is True else uphill & kink, 0)
 
 
 def into_orthant(point: Tensor, orthant: Tensor, kink: Tensor | bool) -> Tensor:
@@ -54,14 +57,10 @@ def into_orthant(point: Tensor, orthant: Tensor, kink: Tensor | bool) -> Tensor:
     >>> into_orthant(torch.tensor([1.0, -1.0, 2.0, -1.0]), torch.tensor([1.0, 1.0, 0.0, 1.0]), torch.arange(4) < 3)
     tensor([ 1.,  0.,  0., -1.])
     """
-    return _zeroed(point, point * orthant <= 0, kink) if kink is not False else point
-
-
-def _zeroed(vector: Tensor, where: Tensor, kink: Tensor | bool) -> Tensor:
-    """Zero a vector in place at `where`, as far as there is a kink: everywhere, nowhere, or as a mask says."""
     if kink is False:
-        return vector
-    return vector.masked_fill_(where if kink is True else where & kink, 0)
+        return point
+    beyond = point * orthant <= 0
+    return point.masked_fill_(beyond if kink is True else beyond & kink, 0)
 
 
 class History:
@@ -253,12 +252,13 @@ def owlqn(
     """
     best = start
     free = WorkingSet(gradient, penalty, history)
-    done, stopped = 0, None
+    done, stopped, relaxed = 0, None, None
     while done < iterations:
-        if relax is not None and (done >= relax or stopped in ("converged", "line-search")):
+        settled = stopped in ("converged", "line-search") or (stopped is None and relax is not None and done >= relax)
+        if relax is not None and settled and bool(free.nu.any()):
             best -= free.cost(free.nu)
             free.settle()
-            relax = stopped = None
+            relax, stopped, relaxed = None, None, done
         if stopped is not None:
             break
         slope = pseudo_gradient(free.nu, free.gradient, free.penalty)
@@ -287,4 +287,4 @@ def owlqn(
             free.pairs.clear()
     found = torch.zeros_like(penalty)
     found[free.index] = free.nu
-    return Found(found, done, stopped or "iterations")
+    return Found(found, done, stopped or "iterations", relaxed)

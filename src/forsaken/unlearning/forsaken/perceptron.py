@@ -6,7 +6,7 @@ to the layer's output and what went in. Its magnitude is |δ| |a|ᵀ, and the su
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -19,12 +19,12 @@ from forsaken.unlearning.forsaken.space import ParameterSpace
 PLAIN = (nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Softplus, nn.Dropout, nn.Identity)
 
 
-def layers(model: nn.Module, name: str = "") -> Iterator[tuple[str, nn.Module]] | None:
+def layers(model: nn.Module, name: str = "") -> list[tuple[str, nn.Module]] | None:
     """Return the layers of a perceptron in their order, by name; None of any other model."""
-    if any((model._forward_hooks, model._forward_pre_hooks, model._backward_hooks)):
+    if any((model._forward_hooks, model._forward_pre_hooks, model._backward_hooks)) or "forward" in vars(model):
         return None
     if type(model) in (*PLAIN, nn.Linear):
-        return iter([(name, model)])
+        return [(name, model)]
     if type(model) is not nn.Sequential:
         return None
     found: list[tuple[str, nn.Module]] = []
@@ -33,7 +33,7 @@ def layers(model: nn.Module, name: str = "") -> Iterator[tuple[str, nn.Module]] 
         if below is None:
             return None
         found += below
-    return iter(found)
+    return found
 
 
 def perceptron_importance(
@@ -47,10 +47,9 @@ def perceptron_importance(
 
     `of` must turn products into products, as magnitudes and squares do. The other parameters are as in `importance`.
     """
-    found = layers(space.adapter.model) if space.adapter.call is None else None
-    if found is None or not isinstance(inputs, Tensor) or inputs.dim() != 2 or not inputs.is_floating_point():
+    order = layers(space.adapter.model) if space.adapter.call is None else None
+    if order is None or not isinstance(inputs, Tensor) or inputs.dim() != 2 or not inputs.is_floating_point():
         return None
-    order = list(found)
     weights: dict[str, Tensor] = dict(space.adapter.model.named_parameters())
     weights |= {name: part.to(space.dtypes[name]) for name, part in space.parts.items()}
     into: dict[str, Tensor] = {}
@@ -61,18 +60,20 @@ def perceptron_importance(
             flow = module(flow.clone() if getattr(module, "inplace", False) else flow)
             continue
         start = f"{name}." if name else ""
-        if f"{start}weight" not in weights or start in into:  # shared with another layer, or there twice
+        own = [f"{start}{kind}" for kind in ("weight", "bias") if getattr(module, kind) is not None]
+        if start in into or any(each not in weights for each in own):  # there twice, or shared with another layer
             return None
-        bias = weights.get(f"{start}bias")
         into[start] = flow.detach()
-        flow = nn.functional.linear(flow, weights[f"{start}weight"].detach(), None if bias is None else bias.detach())
+        flow = nn.functional.linear(flow, *(weights[each].detach() for each in own))
         out[start] = flow = flow if flow.requires_grad else flow.requires_grad_(True)
+    known = {f"{start}{kind}" for start in out for kind in ("weight", "bias")}
+    if not known.issuperset(space.parts):  # parameters that are no layer's
+        return None
     values = vmap(lambda z, label: loss(z.unsqueeze(0), label.unsqueeze(0)))(as_logits(flow), labels)
     back = dict(zip(out, torch.autograd.grad(values.sum(), list(out.values())), strict=True))
     sums = []
     for name in space.parts:
-        start, _, kind = name.rpartition(".")
-        start = f"{start}." if start else ""
-        delta = of(back[start])
-        sums.append(delta.sum(0) if kind == "bias" else delta.T @ of(into[start]))
+        start, kind = name[: -len(name.rpartition(".")[2])], name.rpartition(".")[2]
+        delta = of(back[start].to(space.dtype))
+        sums.append(delta.sum(0) if kind == "bias" else delta.T @ of(into[start].to(space.dtype)))
     return sums

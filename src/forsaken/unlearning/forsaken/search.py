@@ -32,11 +32,12 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What an optimiser found: ν, after how many iterations, and why it stopped there."""
+    """What an optimiser found: ν, after how many iterations, why it stopped there, and when the penalty ended."""
 
     nu: Tensor
     iterations: int
     stopped: str
+    relaxed: int | None = None
 
 
 Watch: TypeAlias = Callable[[Point], "str | None"]
