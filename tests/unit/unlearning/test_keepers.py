@@ -70,7 +70,7 @@ def test_nobody_is_told() -> None:
 @pytest.mark.parametrize("seed", [0, 1])
 def test_references_are_drawn_by_the_seed(seed: int) -> None:
     asked = Request(
-        forget=samples(1, 0.0), reference=Samples(torch.arange(50.0)[:, None].repeat(1, 2)), retain=None, seed=seed
+        forget=samples(1, -1.0), reference=Samples(torch.arange(50.0)[:, None].repeat(1, 2)), retain=None, seed=seed
     )
     one, two = held(asked), held(asked)
     assert torch.equal(one.anchors.inputs, two.anchors.inputs)

@@ -124,7 +124,7 @@ def test_references_choose_the_settings_unless_told_otherwise() -> None:
 def test_the_call_takes_them(problem: Problem, table: References) -> None:
     result = forsaken.unlearn(problem.model, problem.forget, references=table, iterations=2)
     assert "target='out-of-fold'" in result.method
-    assert "anchor_references=0" in result.method
+    assert "relax=True" in result.method
     other = forsaken.unlearn(problem.model, problem.forget, references=table, iterations=2, penalty=2e-3)
     assert "penalty=0.002" in other.method
 
