@@ -1,4 +1,4 @@
-"""The tables of docs/guide/out-of-fold.md and references.md, from the result files: nothing is measured here.
+"""The tables of README.md, docs/guide/references.md and out-of-fold.md, from the result files: nothing is measured.
 
 usage: python benchmarks/out_of_fold_tables.py
 
@@ -16,7 +16,7 @@ from common import RESULTS
 from tables import markdown
 
 GUIDE = Path(__file__).parents[1] / "docs" / "guide"
-PAGES = (GUIDE / "references.md", GUIDE / "out-of-fold.md")
+PAGES = (GUIDE.parents[1] / "README.md", GUIDE / "references.md", GUIDE / "out-of-fold.md")
 PEERS = ("salun", "neggrad-plus", "scrub")
 TASKS = tuple(
     sorted(

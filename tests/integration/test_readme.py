@@ -6,6 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
+
+import forsaken
+from forsaken.models.nets import mlp
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -25,6 +29,10 @@ def test_python_examples_run(problem, tmp_path, monkeypatch) -> None:
         "shadow_model": problem.model,
         "x_in": problem.kept[0],
         "x_out": problem.test[0],
+        "training": forsaken.Training(lambda: mlp((20, 64, 32, 4)), forsaken.Recipe(10, 32, 3e-3)),
+        "x_train": torch.cat([problem.kept[0], x]),
+        "y_train": torch.cat([problem.kept[1], y]),
+        "people": range(len(problem.kept[0]) + len(x)),
     }
     monkeypatch.chdir(tmp_path)
     for block in blocks:
