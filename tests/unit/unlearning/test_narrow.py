@@ -50,7 +50,14 @@ def test_positions_in_the_whole_weight() -> None:
     cut_out = Narrow("0.weight", torch.tensor([1, 4, 5]), 7)
     weight = torch.arange(4 * 7).reshape(4, 7)
     cut = cut_out.inputs(weight)
-    assert torch.equal(weight.reshape(-1)[cut_out.positions(torch.arange(12))], cut.reshape(-1))
+    assert torch.equal(weight.reshape(-1)[cut_out.positions(torch.arange(12), 28)], cut.reshape(-1))
+
+
+def test_positions_where_the_weight_is_kept_transposed() -> None:
+    thin = Narrow("0.weight", torch.tensor([1, 4, 5]), 7, sparse=True)
+    weight = torch.arange(4 * 7).reshape(4, 7)
+    assert torch.equal(thin.cut(weight), weight[:, [1, 4, 5]].T)
+    assert torch.equal(weight.reshape(-1)[thin.positions(torch.arange(12), 28)], thin.cut(weight).reshape(-1))
 
 
 @pytest.mark.parametrize("optimiser", ["owlqn", "lbfgs"])
@@ -202,6 +209,25 @@ def test_inputs_that_are_mostly_zero_are_multiplied_without_their_zeros(monkeypa
     for one, other in zip(sparse.model.parameters(), dense.model.parameters(), strict=True):
         assert torch.allclose(one, other, atol=1e-9)
     assert sparse.density == dense.density
+    old = sparse.mask.revert(sparse.model)
+    assert all(torch.equal(a, b) for a, b in zip(old.parameters(), model.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("batch_size", [None, 7])
+def test_estimators_and_microbatches_without_zeros(monkeypatch: pytest.MonkeyPatch, batch_size: int | None) -> None:
+    x = words(80, 4).numpy()
+    y = torch.randint(3, (80,), generator=torch.Generator().manual_seed(0)).numpy()
+    estimator = LogisticRegression(C=100.0, max_iter=500).fit(x, y)
+    assert of(LinearModel(estimator), torch.from_numpy(x)).sparse
+    method = Forsaken(target="uniform", iterations=6, batch_size=batch_size)
+
+    def run() -> object:
+        return method(estimator, x[:10], retain=x[20:40], seed=0).model.coef_
+
+    sparse = run()
+    monkeypatch.setattr(narrow, "_SPARSE", 0.0)
+    assert abs(sparse - run()).max() < 1e-9
+    assert abs(sparse - estimator.coef_).max() > 1e-3
 
 
 def test_bags_that_are_full_stay_dense() -> None:

@@ -34,7 +34,8 @@ class Narrow:
     width : int
         How many there are in all.
     sparse : bool
-        Whether the inputs are mostly zero within these columns too.
+        Whether the inputs are mostly zero within these columns too. The weight is then kept transposed, since a sparse
+        matrix is multiplied with the rows of the other one.
     """
 
     name: str
@@ -42,22 +43,31 @@ class Narrow:
     width: int
     sparse: bool = False
 
+    def cut(self, weight: Tensor) -> Tensor:
+        """Return the part of the weight that is looked at, as it is kept."""
+        narrow = self.inputs(weight)
+        return narrow.t().contiguous() if self.sparse else narrow
+
     def inputs(self, given: Tensor) -> Tensor:
         """Return the used columns of inputs."""
         return given.index_select(-1, self.used.to(given.device))
 
     def thinned(self, placed: Tensor) -> Tensor:
         """Return inputs in the form in which the first layer takes them fastest: rows without their zeros."""
-        if not self.sparse or placed.device.type != "cpu":
+        if not self.sparse:
             return placed
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
             return placed.to_sparse_csr()
 
-    def positions(self, narrow: Tensor) -> Tensor:
-        """Return where entries of the narrow weight, flattened, stand in the whole one."""
-        rows = torch.div(narrow, len(self.used), rounding_mode="floor")
-        return rows * self.width + self.used.to(narrow.device)[narrow % len(self.used)]
+    def positions(self, narrow: Tensor, size: int) -> Tensor:
+        """Return where entries of the part that is looked at stand in the weight; both are flat, and it has `size`."""
+        used = self.used.to(narrow.device)
+        if self.sparse:
+            rows, columns = narrow % (size // self.width), narrow // (size // self.width)
+        else:
+            rows, columns = narrow // len(used), narrow % len(used)
+        return rows * self.width + used[columns]
 
 
 def narrowing(adapter: LogitModel, samples: Iterable[Samples]) -> Narrow | None:
@@ -86,7 +96,7 @@ def narrowing(adapter: LogitModel, samples: Iterable[Samples]) -> Narrow | None:
         used |= there.any(0).cpu()
         filled, numbers = filled + int(there.sum()), numbers + part.shape[0]
     count = int(used.sum())
-    sparse = filled <= _SPARSE * numbers * count
+    sparse = adapter.device.type == "cpu" and filled <= _SPARSE * numbers * count
     if count == 0 or (count > _WORTH * len(used) and not sparse):
         return None
     return Narrow(f"{name}weight", used.nonzero()[:, 0], len(used), sparse)

@@ -51,7 +51,7 @@ def perceptron_importance(
     if order is None or not isinstance(inputs, Tensor) or inputs.dim() != 2 or not inputs.is_floating_point():
         return None
     weights: dict[str, Tensor] = dict(space.adapter.model.named_parameters())
-    weights |= {name: part.to(space.dtypes[name]) for name, part in space.parts.items()}
+    weights |= {name: space.turned(name, part).to(space.dtypes[name]) for name, part in space.parts.items()}
     into: dict[str, Tensor] = {}
     out: dict[str, Tensor] = {}
     flow = inputs
@@ -75,5 +75,6 @@ def perceptron_importance(
     for name in space.parts:
         start, kind = name[: -len(name.rpartition(".")[2])], name.rpartition(".")[2]
         delta = of(back[start].to(space.dtype))
-        sums.append(delta.sum(0) if kind == "bias" else delta.T @ of(into[start].to(space.dtype)))
+        found = delta.sum(0) if kind == "bias" else delta.T @ of(into[start].to(space.dtype))
+        sums.append(space.turned(name, found))
     return sums

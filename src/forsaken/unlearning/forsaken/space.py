@@ -31,7 +31,7 @@ class ParameterSpace:
     start : Tensor, shape (d,)
         θ_0, the weights as they were handed over.
     parts : dict of str to Tensor
-        Views of `theta` in the parameters' shapes, leaves of the gradient.
+        Views of `theta` in the parameters' shapes (see `turned`), leaves of the gradient.
     trainable : int
         The number of trainable numbers in the whole model, chosen or not.
     chosen : int
@@ -88,15 +88,21 @@ class ParameterSpace:
 
     def positions(self, name: str, entries: Tensor) -> Tensor:
         """Return where entries of a flat part stand in the whole parameter."""
-        return self.narrow.positions(entries) if self.narrow is not None and self.narrow.name == name else entries
+        if self.narrow is None or self.narrow.name != name:
+            return entries
+        return self.narrow.positions(entries, self.adapter.model.get_parameter(name).numel())
+
+    def turned(self, name: str, part: Tensor) -> Tensor:
+        """Return a part as its layer has it, or what has the layer's shape as the part has it."""
+        return part.t() if self.narrow is not None and self.narrow.name == name and self.narrow.sparse else part
 
     def _cut(self, name: str, value: Tensor) -> Tensor:
-        return self.narrow.inputs(value) if self.narrow is not None and self.narrow.name == name else value
+        return self.narrow.cut(value) if self.narrow is not None and self.narrow.name == name else value
 
     def logits(self, inputs: Nest, parts: dict[str, Tensor] | None = None) -> Tensor:
         """Return the logits (samples x classes) at `parts`, by default at θ."""
         weights = self.parts if parts is None else parts
-        cast = {f"model.{name}": part.to(self.dtypes[name]) for name, part in weights.items()}
+        cast = {f"model.{name}": self.turned(name, part).to(self.dtypes[name]) for name, part in weights.items()}
         output: Tensor = functional_call(self.adapter, cast, (inputs,))
         return output
 
