@@ -648,7 +648,8 @@ def test_containers_give_the_bits_of_plain_tensors(container: str) -> None:
         )
         return _state(result.model)
 
-    plain = ask(lambda x, y: (x, y), None)
+    # a model that is called in a way of its own is not known for a perceptron, and its importance is rounded otherwise
+    plain = ask(lambda x, y: (x, y), None if forward is None else lambda model, x: model(x))
     assert not _same(plain, _state(trained.model))
     assert _same(ask(wrap, forward), plain)
 
