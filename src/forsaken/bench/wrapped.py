@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -11,8 +11,22 @@ from torch import nn
 
 from forsaken.errors import NonFiniteError, NothingForgottenError
 from forsaken.models.logits import as_module
-from forsaken.unlearning.base import About, Details, Unlearner
+from forsaken.unlearning.base import About, Details, Unlearned, Unlearner
 from forsaken.unlearning.request import Request
+
+
+def _asked(method: Unlearner, student: nn.Module, request: Request, part: np.ndarray[Any, Any]) -> Unlearned[Any]:
+    """Hand a part of the request's samples on to another method."""
+    return method(
+        student,
+        request.forget.rows(part),
+        request.reference,
+        request.retain,
+        targets=None if request.targets is None else torch.as_tensor(request.targets)[part],
+        training=request.training,
+        forward=request.forward,
+        seed=request.seed,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,17 +41,7 @@ class InTurn(Unlearner):
         """Forget part after part; a later part is still in the model while an earlier one is forgotten."""
         steps = evaluations = 0
         for part in np.array_split(np.arange(len(request.forget)), min(self.parts, len(request.forget))):
-            targets = None if request.targets is None else torch.as_tensor(request.targets)[part]
-            found = self.method(
-                student,
-                request.forget.rows(part),
-                request.reference,
-                request.retain,
-                targets=targets,
-                training=request.training,
-                forward=request.forward,
-                seed=request.seed,
-            )
+            found = _asked(self.method, student, request, part)
             student.load_state_dict(as_module(found.model).state_dict())
             steps, evaluations = steps + found.iterations, evaluations + found.evaluations
         return Details("iterations", steps, evaluations, ())
@@ -54,16 +58,7 @@ class OrNothing(Unlearner):
     def run(self, student: nn.Module, request: Request) -> Details:
         """Run the method; a model that is no longer finite is given back as it was."""
         try:
-            found = self.method(
-                student,
-                request.forget,
-                request.reference,
-                request.retain,
-                targets=request.targets,
-                training=request.training,
-                forward=request.forward,
-                seed=request.seed,
-            )
+            found = _asked(self.method, student, request, np.arange(len(request.forget)))
         except (NonFiniteError, NothingForgottenError):
             return Details("diverged", 0, 0, ())
         student.load_state_dict(as_module(found.model).state_dict())

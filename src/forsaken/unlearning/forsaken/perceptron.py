@@ -73,7 +73,8 @@ def perceptron_importance(
     back = dict(zip(out, torch.autograd.grad(values.sum(), list(out.values())), strict=True))
     sums = []
     for name in space.parts:
-        start, kind = name[: -len(name.rpartition(".")[2])], name.rpartition(".")[2]
+        layer, dot, kind = name.rpartition(".")
+        start = layer + dot
         delta = of(back[start].to(space.dtype))
         found = delta.sum(0) if kind == "bias" else delta.T @ of(into[start].to(space.dtype))
         sums.append(space.turned(name, found))
