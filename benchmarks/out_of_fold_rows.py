@@ -104,9 +104,9 @@ def peers(task: str) -> dict[str, Row]:
         source = kind if (RESULTS / f"baselines-{kind}.json").exists() else nearest
         best = json.loads((RESULTS / f"baselines-{source}.json").read_bytes())["settings"]
     for name in PEERS:
-        found[name] = Row(build(name, best[name]))
+        found[name] = Row(OrNothing(method=build(name, best[name])))  # what was best may diverge on another original
         if f"{name}, all kept" in best:
-            found[f"{name}, all kept"] = Row(build(name, best[f"{name}, all kept"]), None, "all")
+            found[f"{name}, all kept"] = Row(OrNothing(method=build(name, best[f"{name}, all kept"])), None, "all")
     return found
 
 

@@ -58,7 +58,7 @@ class Details:
     Attributes
     ----------
     stopped : str
-        Why it stopped: iterations, converged, calibrated, line-search or not-memorised.
+        Why it stopped: iterations, converged, calibrated, close, line-search or not-memorised.
     iterations, evaluations : int
         Steps taken; forward and backward passes over the request's data.
     history : tuple of Step

@@ -715,7 +715,7 @@ def test_negative_zero_is_zero(problem: Problem) -> None:
         ("distance", np.array(["kl", "logits"]), ("distance", "known")),
         *[
             (name, value, (f"{name} is {value!r}", "number >= 0"))
-            for name in ("penalty", "power", "anchor", "penalty_share")
+            for name in ("penalty", "power", "anchor", "penalty_share", "close")
             for value in (-1e-9, NAN, INF, "1", True, [1.0])
         ],
         ("penalty", None, ("penalty is None", "number >= 0")),

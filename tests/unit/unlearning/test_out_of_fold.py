@@ -20,6 +20,7 @@ from forsaken.models.weights import fingerprint
 from forsaken.unlearning.forsaken.aims import TARGETS, aim
 from forsaken.unlearning.forsaken.claims import CLAIMS, claim_of
 from forsaken.unlearning.forsaken.objective import squared_logits
+from forsaken.unlearning.forsaken.stopping import CHOSEN
 from forsaken.unlearning.forsaken.targets import centre
 from forsaken.unlearning.request import Request
 from forsaken.unlearning.table import METHODS, build
@@ -102,11 +103,11 @@ def test_in_double_precision_too(problem64: Problem, table: References) -> None:
 def test_settings_for_references() -> None:
     usual, own = Forsaken(), Forsaken.out_of_fold()
     changed = {name for name, value in own.settings.items() if usual.settings[name] != value}
-    assert changed == {"target", "penalty", "iterations", "relax", "importance_from", "let_go"}
+    assert changed == {"target", "penalty", "power", "iterations", "relax", "close", "importance_from", "let_go"}
     assert own.target == "out-of-fold"
-    assert Forsaken.out_of_fold(iterations=5, let_go=None, relax=False, importance_from="retain") == Forsaken(
-        target="out-of-fold", iterations=5, penalty=own.penalty
-    )
+    assert Forsaken.out_of_fold(
+        iterations=5, power=0.25, let_go=None, relax=False, close=None, importance_from="retain"
+    ) == Forsaken(target="out-of-fold", iterations=5, penalty=own.penalty)
     assert "out-of-fold" in TARGETS
 
 
@@ -257,8 +258,25 @@ def test_anchors_that_may_be_let_go_are_still_checked(
 
 def test_the_result_tells_when_the_penalty_ended(problem: Problem, table: References) -> None:
     given = (problem.model, problem.forget, problem.reference, problem.retain)
-    found = Forsaken.out_of_fold(iterations=20, stop="none")(*given, references=table)
-    assert found.details.facts["relaxed_at"] == 10
+    found = Forsaken.out_of_fold(iterations=6, close=None, stop="none")(*given, references=table)
+    assert found.details.facts["relaxed_at"] == 3, "half of the iterations at the latest"
     assert (
         Forsaken.out_of_fold(relax=False, iterations=20)(*given, references=table).details.facts["relaxed_at"] is None
     )
+
+
+def test_it_ends_when_the_samples_are_close_enough(problem: Problem, table: References) -> None:
+    given = (problem.model, problem.forget, problem.reference, problem.retain)
+    found = Forsaken.out_of_fold(close=0.01, stop="none")(*given, references=table)
+    start = found.details.facts["distance_before"]
+    assert found.stopped == "close"
+    assert found.history[-1].distance <= 0.01 * start < found.history[-2].distance
+
+
+def test_the_penalty_ends_when_most_of_the_way_is_done(problem: Problem, table: References) -> None:
+    given = (problem.model, problem.forget, problem.reference, problem.retain)
+    found = Forsaken.out_of_fold(iterations=200, close=None, stop="none")(*given, references=table)
+    at, start = found.details.facts["relaxed_at"], found.details.facts["distance_before"]
+    assert at < 100, "long before half of the iterations"
+    assert found.history[at - 1].distance <= CHOSEN * start < found.history[at - 2].distance
+    assert found.history[at - 1].penalty > 0 == found.history[at].penalty

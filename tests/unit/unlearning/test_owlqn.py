@@ -252,6 +252,15 @@ def test_who_says_stop_for_another_reason_is_heard() -> None:
     assert (found.iterations, found.stopped, found.relaxed) == (5, "calibrated", None)
 
 
+def test_who_says_chosen_once_more_is_not_heard() -> None:
+    f = random_quadratic(30, 0)
+    gradient = torch.empty_like(f.vector)
+    start = f(gradient)
+    penalty = torch.full_like(f.vector, 0.1)
+    found = owlqn(f, start.value, gradient, penalty, iterations=9, history=10, watch=lambda point: "chosen", relax=5)
+    assert (found.iterations, found.stopped, found.relaxed) == (9, "iterations", 1)
+
+
 def test_it_tells_when_the_penalty_ended() -> None:
     f = random_quadratic(30, 0)
     penalty = torch.full_like(f.vector, 0.1)

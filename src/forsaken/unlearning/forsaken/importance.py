@@ -17,12 +17,12 @@ from forsaken.data.nest import map_nest
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError, NonFiniteError
 from forsaken.types import Progress, Tick
-from forsaken.unlearning.forsaken.perceptron import perceptron_importance
+from forsaken.unlearning.forsaken.by_layer import ByLayer
 from forsaken.unlearning.forsaken.space import ParameterSpace
 from forsaken.unlearning.forsaken.targets import centre
 
 _CHUNK_NUMBERS = 2**25  # gradient entries held at once: 128 MiB in float32
-_ROWS = 1024  # samples of a perceptron in a pass
+_ROWS = 256  # samples in a pass, where layers have rules
 
 
 def logit_energy(logits: Tensor, label: Tensor) -> Tensor:  # noqa: ARG001 (one signature for all losses)
@@ -65,7 +65,7 @@ def importance(
     -----
     Gradients of several samples at once need (samples x d) numbers, so they are taken in chunks. Layers that
     `torch.func.vmap` cannot batch (recurrent ones, for example) are taken sample by sample, with the same result.
-    A perceptron needs no gradient for each sample (`perceptron`).
+    Where all layers have a rule, one pass over many samples does (`by_layer`).
     """
     loss = LOSSES[kind]
     labels = samples.labels
@@ -86,12 +86,13 @@ def importance(
 
     total = torch.zeros(space.size, dtype=space.dtype, device=adapter.device)
     done = 0
-    while done < len(samples):  # all of a perceptron's samples at once; of other models none
+    layers = ByLayer(space, loss)
+    while done < len(samples):
         part = samples.rows(range(done, min(done + _ROWS, len(samples))))
-        sums = perceptron_importance(space, space.place(part.inputs), labels[done : done + len(part)], loss, of)
-        if sums is None:
+        inputs, label = space.place(part.inputs), labels[done : done + len(part)]
+        if done == 0 and not layers.knows(inputs, label):
             break
-        _add(total, space, sums)
+        _add(total, space, layers.sums(inputs, label, of))
         done += len(part)
         progress(Tick("importance", done, len(samples)))
 

@@ -239,11 +239,11 @@ def owlqn(
     iterations, history : int
         The most iterations; the pairs m that are kept.
     watch : callable
-        Sees the point after each iteration and says why to stop, or None.
+        Sees the point after each iteration and says why to stop, or None; "chosen" only ends the penalty.
     relax : int, optional
-        After so many iterations, or when the point has settled before, the coordinates that are not zero go on alone
-        and without a penalty: the L1 term chooses them, and then biases them no longer (the relaxed lasso of
-        Meinshausen 2007).
+        After so many iterations, or when the point has settled or is said to be chosen before, the coordinates that
+        are not zero go on alone and without a penalty: the L1 term chooses them, and then biases them no longer (the
+        relaxed lasso of Meinshausen 2007).
 
     Notes
     -----
@@ -252,10 +252,10 @@ def owlqn(
     """
     best = start
     free = WorkingSet(gradient, penalty, history)
-    done, stopped, relaxed = 0, None, None
+    done, stopped, relaxed, chosen = 0, None, None, False
     while done < iterations:
-        settled = stopped in ("converged", "line-search") or (stopped is None and relax is not None and done >= relax)
-        if relax is not None and settled and bool(free.nu.any()):
+        settled = chosen or stopped in ("converged", "line-search")
+        if relax is not None and (settled or (stopped is None and done >= relax)) and bool(free.nu.any()):
             best -= free.cost(free.nu)
             free.settle()
             relax, stopped, relaxed = None, None, done
@@ -278,6 +278,7 @@ def owlqn(
             if smooth.value + cost <= best + ARMIJO * float(torch.dot(slope, trial - free.nu)):
                 done, best = done + 1, smooth.value + cost
                 stopped = watch(Point(done, best, smooth, cost, int(torch.count_nonzero(trial)), step))
+                chosen, stopped = stopped == "chosen", None if stopped == "chosen" else stopped
                 free.accept(trial, gradient)
                 break
             step /= 2
