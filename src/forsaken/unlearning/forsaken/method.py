@@ -169,8 +169,9 @@ class Forsaken(Unlearner):
 
         Give retain samples and reference samples with it: nothing else holds the other samples in place.
         """
-        optimiser = {"penalty": 3e-4, "iterations": 120, "relax": True, "close": 3e-4}
-        return cls(**{"target": aims.OUT_OF_FOLD, "importance_from": "anchors", "let_go": 0.1, **optimiser, **changes})
+        place = {"importance_from": "anchors", "power": 1 / 3, "let_go": 0.1}
+        search = {"penalty": 3.5e-4, "iterations": 120, "relax": True, "close": 3e-4}
+        return cls(**{"target": aims.OUT_OF_FOLD, **place, **search, **changes})
 
     def needs_reference_labels(self, *, retain: bool, targets: bool) -> bool:
         """Return whether the target or the importance needs the references' labels."""
