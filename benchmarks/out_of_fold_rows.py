@@ -94,7 +94,7 @@ def neighbours(samples: Samples, seed: int) -> Samples:
 
 def peers(task: str) -> dict[str, Row]:
     """Return the methods that references are compared with, tuned."""
-    found = {"class-mean": Row(Forsaken()), "paper": Row(Forsaken.paper())}
+    found = {"class-mean": Row(OrNothing(method=Forsaken())), "paper": Row(OrNothing(method=Forsaken.paper()))}
     kind = next((own for start, own in TUNED.items() if task.startswith(start)), task)
     path = RESULTS / f"out-of-fold-{kind}-peers-100.json"
     if path.exists():
@@ -163,8 +163,8 @@ def confirm(task: str) -> dict[str, Row]:
 def curve(task: str) -> dict[str, Row]:
     """Return the trade between forgetting and keeping, over λ."""
     del task
-    penalties = (0.0, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3)
-    return {f"penalty {value:g}": ours(penalty=value) for value in penalties}
+    shares = (0.0, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
+    return {f"share {value:g}": ours(penalty_share=value) for value in shares}
 
 
 def attacks(task: str) -> dict[str, Row]:
@@ -182,7 +182,7 @@ def attacks(task: str) -> dict[str, Row]:
 def tune(task: str) -> dict[str, Row]:
     """Return what is tried on the seeds of the tuning: one thing at a time left out or changed, and some pairs."""
     del task
-    bare = {"relax": False, "let_go": None, "anchor_references": 0, "importance_from": "retain", "penalty": 1e-3}
+    bare = {"relax": False, "let_go": None, "anchor_references": 0, "importance_from": "retain", "close": None}
     changes: dict[str, dict[str, Any]] = {
         "settled": {},
         "penalised to the end": {"relax": False},
@@ -194,19 +194,23 @@ def tune(task: str) -> dict[str, Row]:
         "800 references held": {"anchor_references": 800},
         "importance from retain samples": {"importance_from": "retain"},
         "importance by the loss": {"importance_from": "retain", "importance": "loss"},
-        "penalty 1e-4": {"penalty": 1e-4},
-        "penalty 1e-3": {"penalty": 1e-3},
-        "penalty 3e-3": {"penalty": 3e-3},
+        "share 3e-4": {"penalty_share": 3e-4},
+        "share 3e-3": {"penalty_share": 3e-3},
+        "share 1e-2": {"penalty_share": 1e-2},
+        "penalty 3.5e-4": {"penalty": 3.5e-4},
         "power 0": {"power": 0.0},
+        "power 0.25": {"power": 0.25},
         "power 0.5": {"power": 0.5},
         "anchor 0.3": {"anchor": 0.3},
         "anchor 3": {"anchor": 3.0},
         "60 iterations": {"iterations": 60},
         "240 iterations": {"iterations": 240},
         "history 20": {"history": 20},
-        "never stopped early": {"stop": "none"},
+        "never stopped early": {"stop": "none", "close": None},
+        "close at 1e-3": {"close": 1e-3},
+        "close at 1e-4": {"close": 1e-4},
         "bare": bare,
-        "bare, penalty 1e-4": bare | {"penalty": 1e-4},
+        "bare, share 3e-4": bare | {"penalty_share": 3e-4},
         "bare, relaxed": bare | {"relax": True},
         "bare, references held": bare | {"anchor_references": 300},
     }

@@ -41,7 +41,7 @@ HEAD = (
     "seconds",
 )
 LAMBDA = (
-    "λ",
+    "λ / λ_max",
     "AUC, forgotten",
     "AUC, test",
     "KLoM kept / nothing",
@@ -114,9 +114,9 @@ def curve_of(task: str) -> str:
     rows = rows_of(task, "curve")
     lines = [LAMBDA]
     for name, row in rows.items():
-        if name.startswith("penalty "):
+        if name.startswith("share "):
             keys = (
-                name.removeprefix("penalty "),
+                name.removeprefix("share "),
                 shown(row["auc"]),
                 shown(row["auc_test"]),
                 ratio(row, rows["do-nothing"], "klom_retain"),

@@ -103,11 +103,13 @@ def test_in_double_precision_too(problem64: Problem, table: References) -> None:
 def test_settings_for_references() -> None:
     usual, own = Forsaken(), Forsaken.out_of_fold()
     changed = {name for name, value in own.settings.items() if usual.settings[name] != value}
-    assert changed == {"target", "penalty", "power", "iterations", "relax", "close", "importance_from", "let_go"}
+    assert changed == {"target", "penalty_share", "power", "iterations", "relax", "close", "importance_from", "let_go"}
     assert own.target == "out-of-fold"
-    assert Forsaken.out_of_fold(
-        iterations=5, power=0.25, let_go=None, relax=False, close=None, importance_from="retain"
-    ) == Forsaken(target="out-of-fold", iterations=5, penalty=own.penalty)
+    usual_again = {"power": 0.25, "let_go": None, "relax": False, "close": None, "importance_from": "retain"}
+    assert Forsaken.out_of_fold(iterations=5, penalty_share=None, **usual_again) == Forsaken(
+        target="out-of-fold", iterations=5
+    )
+    assert Forsaken.out_of_fold(penalty=0.1).penalty_share is None, "who gives λ means it"
     assert "out-of-fold" in TARGETS
 
 
