@@ -15,6 +15,8 @@ from typing import Any
 from common import RESULTS
 from tables import markdown
 
+from forsaken.auditing.relearning import MOST
+
 GUIDE = Path(__file__).parents[1] / "docs" / "guide"
 PAGES = (GUIDE.parents[1] / "README.md", GUIDE / "references.md", GUIDE / "out-of-fold.md")
 PEERS = ("salun", "neggrad-plus", "scrub")
@@ -138,6 +140,11 @@ def attacks_of(task: str) -> str:
     return markdown(lines)
 
 
+def told(name: str, value: float | None, digits: int) -> str:
+    """Return a number of the standard profile; who has not relearnt after all steps would have taken more."""
+    return f"> {MOST}" if name == "relearn_steps" and (value is None or value >= MOST) else shown(value, digits)
+
+
 def standard_of(task: str) -> str:
     """Return what a few references, a look at the weights and learning again tell of one model, seed by seed."""
     lines: list[tuple[str, ...]] = [("attack", "seed", "Forsaken", "doing nothing", "retrained")]
@@ -149,7 +156,7 @@ def standard_of(task: str) -> str:
     for name, label, digits in STANDARD:
         for seed, found in sorted(numbers.items()):
             one = found[name]
-            values = (shown(one[which], digits) for which in ("value", "before", "retrained"))
+            values = (told(name, one[which], digits) for which in ("value", "before", "retrained"))
             lines.append((label, str(seed), *values))
     return markdown(lines)
 

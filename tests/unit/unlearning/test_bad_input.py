@@ -715,7 +715,7 @@ def test_negative_zero_is_zero(problem: Problem) -> None:
         ("distance", np.array(["kl", "logits"]), ("distance", "known")),
         *[
             (name, value, (f"{name} is {value!r}", "number >= 0"))
-            for name in ("penalty", "power", "anchor", "penalty_share", "close")
+            for name in ("penalty", "power", "anchor", "penalty_share")
             for value in (-1e-9, NAN, INF, "1", True, [1.0])
         ],
         ("penalty", None, ("penalty is None", "number >= 0")),
@@ -727,6 +727,7 @@ def test_negative_zero_is_zero(problem: Problem) -> None:
         ],
         ("iterations", None, ("iterations is None", "whole number >= 1")),
         *[("let_go", value, (f"let_go is {value!r}", "number >= 1e-06")) for value in (0, -1.0, NAN, "1", True)],
+        *[("close", value, (f"close is {value!r}", "0.5")) for value in (0.6, -1e-9, NAN, "1", True)],
         *[("relax", value, (f"relax is {value!r}", "True or False")) for value in (1, "yes", None)],
     ],
 )
@@ -748,6 +749,7 @@ def test_zero_is_in_range(setting: str) -> None:
     ("settings", "words"),
     [
         ({"relax": True, "optimiser": "lbfgs"}, ("relax=True", '"owlqn"')),
+        ({"penalty": 0.5, "penalty_share": 0.1}, ("penalty is 0.5", "penalty_share=None")),
         ({"importance": "loss", "importance_from": "anchors"}, ("labels", 'importance_from="retain"')),
     ],
 )
@@ -777,9 +779,9 @@ def test_all_wrong_settings_are_reported_together(problem: Problem) -> None:
     with pytest.raises(SettingsError) as caught:
         forsaken.unlearn(problem.model, problem.forget[0], problem.reference, **wrong)
     lines = str(caught.value).splitlines()
-    assert lines[0].endswith(f"{len(wrong)} problems")
+    assert lines[0].endswith(f"{len(wrong) + 1} problems"), "and penalty beside its share"
     assert all(any(name in line for line in lines[1:]) for name in wrong)
-    assert len(lines) == 1 + len(wrong)
+    assert len(lines) == 2 + len(wrong)
 
 
 def test_settings_that_contradict_each_other() -> None:

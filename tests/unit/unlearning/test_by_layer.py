@@ -208,8 +208,119 @@ def test_other_models_are_taken_sample_by_sample(make: Callable[[], nn.Module]) 
     assert torch.allclose(found, expected)
 
 
-def test_samples_that_depend_on_each_other_are_taken_one_by_one() -> None:
-    net, samples = case(lambda: nn.Sequential(nn.Linear(20, 3), Centred(), nn.Linear(3, 3)))
+def small() -> nn.Module:
+    net = nn.Sequential(nn.Linear(20, 3), Centred(), nn.Linear(3, 3))
+    with torch.no_grad():
+        net[2].weight.mul_(1e-3)
+    return net
+
+
+@pytest.mark.parametrize("make", [small, lambda: nn.Sequential(nn.Linear(20, 3), Centred(), nn.Linear(3, 3))])
+def test_samples_that_depend_on_each_other_are_taken_one_by_one(make: Callable[[], nn.Module]) -> None:
+    net, samples = case(make)
+    assert not known(net, samples)
+
+
+class Called(nn.Module):
+    """Layers whose first axis is not the samples, in the ways that people write."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.layer, self.last = how, nn.Linear(5, 6), nn.Linear(6, 3)
+        self.place, self.norm = nn.Embedding(4, 5), nn.LayerNorm(5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = x.unflatten(1, (4, 5))
+        if self.how == "places as samples":
+            found = self.layer(parts.reshape(-1, 5)).view(-1, 4, 6)
+        elif self.how == "places first":
+            found = self.layer(self.norm(parts.transpose(0, 1))).transpose(0, 1)
+        elif self.how == "place embedded":
+            found = self.layer(parts + self.place(torch.arange(4)))
+        else:
+            found = self.layer(torch.cat([parts, parts.flip(1)]))
+            found = found[: len(x)] + found[len(x) :]
+        return self.last(found.tanh().mean(1))
+
+
+@pytest.mark.parametrize("count", [30, 4])
+@pytest.mark.parametrize("how", ["places as samples", "places first", "place embedded", "two views"])
+def test_layers_that_see_no_samples_are_taken_sample_by_sample(how: str, count: int) -> None:
+    net, samples = case(lambda: Called(how))
+    samples = samples.rows(range(count))  # with four, as many places as samples
+    extra = {"place embedded": "place.", "places first": "norm."}.get(how, "layer.")
+    used = [name for name, _ in net.named_parameters() if name.startswith(("layer.", "last.", extra))]
+    space = ParameterSpace(LogitModel(net), lambda name, weight: name in used)
+    expected = _kept(net, used, one_by_one(net, samples, "logits", Tensor.abs))
+    assert torch.allclose(importance(space, samples, "logits", lambda tick: None), expected)
+
+
+def _kept(net: nn.Module, used: list[str], flat: Tensor) -> Tensor:
+    names = [name for name, _ in net.named_parameters()]
+    return torch.cat([part.reshape(-1) for name, part in zip(names, _parts(net, flat), strict=True) if name in used])
+
+
+class Routed(nn.Module):
+    """A sample with a large number goes through the first layer twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.last = nn.Linear(20, 20), nn.Linear(20, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = self.layer(x).tanh()
+        if (x[:, 0] > 50).any():
+            found = torch.where(x[:, :1] > 50, self.layer(found), found)
+        return self.last(found)
+
+
+def test_samples_that_go_another_way_are_taken_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, samples = case(Routed)
+    monkeypatch.setattr(place, "_ROWS", 10)
+    samples.inputs[15, 0] = 100
+    ticks: list[int] = []
+    found = importance(ParameterSpace(LogitModel(net)), samples, "logits", lambda tick: ticks.append(tick.done))
+    assert ticks[0] == 10, "the first ten layer by layer"
+    assert torch.allclose(found, one_by_one(net, samples, "logits", Tensor.abs))
+
+
+class Greedy(nn.Linear):
+    """Memory for eight samples."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if len(x) > 8:
+            raise torch.OutOfMemoryError
+        return super().forward(x)
+
+
+def test_fewer_samples_at_once_where_memory_ends() -> None:
+    net, samples = case(lambda: nn.Sequential(nn.Linear(20, 3)))
+    expected = one_by_one(net, samples, "logits", Tensor.abs)
+    net[0].__class__ = Greedy
+    ticks: list[int] = []
+    found = importance(ParameterSpace(LogitModel(net)), samples, "logits", lambda tick: ticks.append(tick.done))
+    assert ticks == [8, 16, 24, 30]
+    assert torch.allclose(found, expected)
+
+
+class Pair(nn.Linear):
+    """A layer with an answer of its own kind."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        return super().forward(x), None
+
+
+class Taking(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = Pair(20, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x)[0]
+
+
+def test_layers_with_other_answers() -> None:
+    net, samples = case(Taking)
     assert not known(net, samples)
 
 
@@ -217,7 +328,8 @@ def test_nothing_is_left_on_the_model() -> None:
     net, samples = case(deep)
     known(net, samples)
     assert not any(module._forward_hooks for module in net.modules())
-    known(twice(), Samples(samples.inputs.float(), samples.labels))
+    net, samples = case(twice)
+    assert not known(net, samples), "it ended with an error"
     assert not any(module._forward_hooks for module in net.modules())
 
 

@@ -11,7 +11,7 @@ from forsaken.data.samples import Samples
 from forsaken.models.logits import LogitModel
 from forsaken.models.nets import mlp
 from forsaken.unlearning.forsaken.objective import DISTANCES, Objective, yielding
-from forsaken.unlearning.forsaken.space import ParameterSpace
+from forsaken.unlearning.forsaken.space import ParameterSpace, at_once
 from forsaken.unlearning.forsaken.targets import centre
 
 
@@ -131,3 +131,11 @@ def test_what_must_move_far_pulls_no_longer() -> None:
     slopes = torch.autograd.grad(yielding(torch.stack([near, far]), 1.0).sum(), [near, far])
     assert float(slopes[0]) == pytest.approx(1.0, abs=2e-3)
     assert float(slopes[1]) < 1e-20
+
+
+def test_pictures_and_texts_pass_few_at_a_time_and_rows_of_numbers_all_at_once() -> None:
+    space = ParameterSpace(LogitModel(mlp((5, 6, 3))))
+    assert at_once(space, Samples(torch.zeros(500, 5))) is None
+    assert at_once(space, Samples(torch.zeros(500, 3, 8, 8))) == 64
+    assert at_once(space, Samples(torch.zeros(500, 40, dtype=torch.long))) == 64
+    assert at_once(space, Samples((torch.zeros(500, 5), torch.zeros(500, 5)))) == 64

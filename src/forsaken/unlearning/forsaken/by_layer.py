@@ -3,8 +3,8 @@
 The gradient of one sample's loss with respect to a linear layer's weight is the outer product δ aᵀ of what comes back
 to the layer's output and what went in; its magnitude is |δ| |a|ᵀ, and the sum over samples one matrix product. Where
 a weight is used at many places of a sample (convolutions, sequences), the outer products of the places are added up
-first, by one product a sample. Whether the rules know a model is not looked up but tried: on a few samples their
-gradients must add up to what autograd says.
+first, by one product a sample. Whether the rules know a model is not looked up but tried: on a few samples they must
+say what autograd says of each sample alone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 _AT_ONCE = 2**25  # numbers of gradients held at once: 128 MiB in float32
 _TRIED = 4  # samples on which the rules are tried
-_AGREED = 1e-2  # how far they may be from autograd there, relative to the gradients' size; a GPU rounds inputs to TF32
+_AGREED, _ROUNDING = 1e-2, 1e-5  # how far they may be off there: of a part's importance, and of the largest part's
+UNKNOWN = (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError, AttributeError)
 
 
 @dataclass
@@ -38,11 +39,11 @@ class Seen:
     output: Tensor
 
 
-def _in_parts(one: Tensor, other: Tensor, of: Of) -> Tensor:
-    """Return Σ_n of(one_n · other_nᵀ) for matrices with one more axis of samples in front, few samples at a time."""
-    size = max(1, _AT_ONCE // max(1, one.shape[-2] * other.shape[-2] * (one.shape[1] if one.dim() == 4 else 1)))
+def _products(one: Tensor, other: Tensor, of: Of, numbers: int, ready: Of = lambda part: part) -> Tensor:
+    """Return Σ_n of(one_n · ready(other)_nᵀ), few samples at a time; `numbers`: what a sample's product takes."""
+    size = max(1, _AT_ONCE // max(1, numbers))
     pairs = zip(torch.split(one, size), torch.split(other, size), strict=True)
-    return reduce(Tensor.add_, (of(left @ right.transpose(-1, -2)).sum(0) for left, right in pairs))
+    return reduce(Tensor.add_, (of(left @ ready(right).transpose(-1, -2)).sum(0) for left, right in pairs))
 
 
 def _linear(layer: nn.Linear, given: Tensor, back: Tensor, of: Of) -> dict[str, Tensor]:
@@ -50,30 +51,32 @@ def _linear(layer: nn.Linear, given: Tensor, back: Tensor, of: Of) -> dict[str, 
     if given.dim() == 2:
         return {"weight": of(back).T @ of(given), "bias": of(back).sum(0)}
     given, back = given.flatten(1, -2), back.flatten(1, -2)
-    return {"weight": _in_parts(back.mT, given.mT, of), "bias": of(back.sum(1)).sum(0)}
+    weight = _products(back.mT, given.mT, of, back.shape[2] * given.shape[2])
+    return {"weight": weight, "bias": of(back.sum(1)).sum(0)}
 
 
 def _convolution(layer: nn.Conv1d | nn.Conv2d, given: Tensor, back: Tensor, of: Of) -> dict[str, Tensor]:
-    flat = isinstance(layer, nn.Conv1d)
-    if layer.padding_mode != "zeros" or isinstance(layer.padding, str):
+    flat, padding = isinstance(layer, nn.Conv1d), layer.padding
+    if layer.padding_mode != "zeros" or isinstance(padding, str):
         raise NotImplementedError
 
     def both(value: tuple[int, ...], first: int) -> tuple[int, ...]:
         return (first, *value) if flat else value
 
-    seen = nn.functional.unfold(
-        given.unsqueeze(2) if flat else given,
-        both(layer.kernel_size, 1),
-        dilation=both(layer.dilation, 1),
-        padding=both(layer.padding, 0),
-        stride=both(layer.stride, 1),
-    )
-    places, groups = back.flatten(2), layer.groups
-    if groups > 1:
-        one, other = (part.reshape(len(part), groups, -1, part.shape[2]) for part in (places, seen))
-    else:
-        one, other = places, seen
-    weight = _in_parts(one, other, of)
+    def unfolded(part: Tensor) -> Tensor:
+        seen = nn.functional.unfold(
+            part.unsqueeze(2) if flat else part,
+            both(layer.kernel_size, 1),
+            dilation=both(layer.dilation, 1),
+            padding=both(padding, 0),
+            stride=both(layer.stride, 1),
+        )
+        return seen if layer.groups == 1 else seen.reshape(len(seen), layer.groups, -1, seen.shape[2])
+
+    places = back.flatten(2)
+    grouped = places if layer.groups == 1 else places.reshape(len(places), layer.groups, -1, places.shape[2])
+    seen = layer.weight[0].numel() * layer.groups * places.shape[2]  # numbers that a sample becomes
+    weight = _products(grouped, given, of, max(layer.weight.numel(), seen), unfolded)
     return {"weight": weight.reshape(layer.weight.shape), "bias": of(places.sum(2)).sum(0)}
 
 
@@ -124,6 +127,19 @@ RULES: dict[type[nn.Module], Callable[[Any, Tensor, Tensor, Of], dict[str, Tenso
 }
 
 
+@contextmanager
+def _exact() -> Iterator[None]:
+    """Let a GPU convolve without rounding its inputs: what is compared must not differ by that."""
+    cudnn = torch.backends.cudnn
+    if not torch.cuda.is_available():
+        yield
+        return
+    with cudnn.flags(
+        enabled=cudnn.enabled, benchmark=cudnn.benchmark, deterministic=cudnn.deterministic, allow_tf32=False
+    ):
+        yield
+
+
 class ByLayer:
     """The layers of a model that have a rule, for the parameters of a space.
 
@@ -138,42 +154,52 @@ class ByLayer:
     def __init__(self, space: ParameterSpace, loss: Loss) -> None:
         self.space, self.loss = space, loss
         self.owners: dict[str, tuple[nn.Module, Callable[..., dict[str, Tensor]]]] = {}
-        for name, module in space.adapter.model.named_modules():
+        model = space.adapter.model
+        for name, module in model.named_modules():
             rule = next((rule for kind, rule in RULES.items() if isinstance(module, kind)), None)
             own = [own for own, _ in module.named_parameters(name, recurse=False)]
             if rule is not None and not space.parts.keys().isdisjoint(own):
                 self.owners[name] = module, rule
+        every = [weight for _, weight in model.named_parameters(remove_duplicate=False)]
+        self._shared = len(every) > len({id(weight) for weight in every})
 
     def knows(self, inputs: Nest, labels: Tensor) -> bool:
-        """Return whether the rules say what autograd says, on the first of these samples."""
-        few, labels = map_nest(lambda leaf: leaf[:_TRIED], inputs), labels[:_TRIED]
-        names, weights = list(self.space.parts), list(self.space.parts.values())
-        if not {name.rpartition(".")[0] for name in names} <= self.owners.keys():
+        """Return whether the rules say what autograd says of single samples, on a few of these."""
+        if self._shared or not {name.rpartition(".")[0] for name in self.space.parts} <= self.owners.keys():
             return False
+        rows = torch.linspace(0, len(labels) - 1, min(_TRIED, len(labels))).long().to(labels.device)
+        few, labels = map_nest(lambda leaf: leaf[rows.to(leaf.device)], inputs), labels[rows]
         try:
-            with self._watched() as seen:
-                logits = self.space.logits(few)
-                total, outputs = self._total(logits, labels), [each.output for each in seen.values()]
-                found = torch.autograd.grad(total, [*outputs, *weights], allow_unused=True)
-            back = dict(zip(seen, found, strict=False))
-            plain, size = (self._sums(seen, back, of) for of in (torch.clone, torch.abs))
-            alone = self.space.logits(map_nest(lambda leaf: leaf[:1], few))
-        except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError):
-            return False  # a layer is called in a way of its own, or twice; what is truly wrong shows again elsewhere
-        expected = [0 * size[name] if g is None else g for name, g in zip(names, found[len(seen) :], strict=True)]
-        apart = float((alone - logits[:1]).detach().abs().max())  # does a sample's answer depend on the others?
-        return apart <= _AGREED * (1 + float(logits.detach().abs().max())) and all(
-            float((plain[name] - (g.to_dense() if g.is_sparse else g)).norm()) <= _AGREED * float(size[name].norm())
-            for name, g in zip(names, expected, strict=True)
+            with _exact():
+                found = self.sums(few, labels, torch.abs)
+                expected = self._one_by_one(few, labels)
+        except UNKNOWN:
+            return False  # a layer is called in a way of its own; what is truly wrong shows again elsewhere
+        sizes = [float(part.norm()) for part in expected]
+        return all(
+            size > 0 and float((ours - part).norm()) <= _AGREED * size + _ROUNDING * max(sizes)
+            for ours, part, size in zip(found, expected, sizes, strict=True)
         )
 
+    def _one_by_one(self, inputs: Nest, labels: Tensor) -> list[Tensor]:
+        """Return the sums of magnitudes of single samples' gradients."""
+        weights = list(self.space.parts.values())
+        sums = [torch.zeros_like(weight) for weight in weights]
+        for at in range(len(labels)):
+            alone = map_nest(lambda leaf, at=at: leaf[at : at + 1], inputs)  # type: ignore[misc]
+            value = self._total(self.space.logits(alone), labels[at : at + 1])
+            for part, found in enumerate(torch.autograd.grad(value, weights, allow_unused=True)):
+                if found is not None:
+                    sums[part] += (found.to_dense() if found.is_sparse else found).abs()
+        return sums
+
     def sums(self, inputs: Nest, labels: Tensor, of: Of) -> list[Tensor]:
-        """Return Σ over samples of `of` of their gradients, part by part.
+        """Return Σ over samples of `of` of their gradients, part by part; raises one of `UNKNOWN` where no rule holds.
 
         `of` must turn products into products, as magnitudes and squares do.
         """
         parts = {name: part.detach() for name, part in self.space.parts.items()}
-        with self._watched() as seen:
+        with self._watched(len(labels)) as seen:
             total = self._total(self.space.logits(inputs, parts), labels)
             found = torch.autograd.grad(total, [each.output for each in seen.values()], allow_unused=True)
         return list(self._sums(seen, dict(zip(seen, found, strict=True)), of).values())
@@ -197,15 +223,16 @@ class ByLayer:
         }
 
     @contextmanager
-    def _watched(self) -> Iterator[dict[str, Seen]]:
+    def _watched(self, count: int) -> Iterator[dict[str, Seen]]:
         """Note what goes into the layers and comes out, while the model is called."""
         seen: dict[str, Seen] = {}
 
         def watch(name: str) -> Callable[..., Tensor]:
             def note(module: nn.Module, given: tuple[Any, ...], output: Tensor) -> Tensor:
                 del module
-                if name in seen or len(given) != 1:
-                    raise NotImplementedError("a layer that is called twice, or with more than its input")
+                known = len(given) == 1 and isinstance(given[0], Tensor) and isinstance(output, Tensor)
+                if name in seen or not known or not len(given[0]) == len(output) == count:
+                    raise NotImplementedError("a layer that is called twice, or not with one row for each sample")
                 output = output if output.requires_grad else output.requires_grad_(True)
                 seen[name] = Seen(given[0].detach(), output)
                 return output.clone()  # what comes next may write into it

@@ -7,7 +7,7 @@ sample. A batch gradient would let samples cancel each other and depend on the b
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -17,8 +17,8 @@ from forsaken.data.nest import map_nest
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError, NonFiniteError
 from forsaken.types import Progress, Tick
-from forsaken.unlearning.forsaken.by_layer import ByLayer
-from forsaken.unlearning.forsaken.space import ParameterSpace
+from forsaken.unlearning.forsaken.by_layer import UNKNOWN, ByLayer
+from forsaken.unlearning.forsaken.space import ParameterSpace, at_once
 from forsaken.unlearning.forsaken.targets import centre
 
 _CHUNK_NUMBERS = 2**25  # gradient entries held at once: 128 MiB in float32
@@ -45,6 +45,7 @@ def importance(
     progress: Progress,
     *,
     of: Callable[[Tensor], Tensor] = Tensor.abs,
+    batch_size: int | None = None,
 ) -> Tensor:
     """Return ω, shape (d,), from per-sample gradients at the current θ.
 
@@ -60,6 +61,8 @@ def importance(
         Told about the samples done.
     of : callable
         What of each sample's gradient is averaged, entry by entry: its magnitude, or its square.
+    batch_size : int, optional
+        The most samples in a pass, where layers have rules.
 
     Notes
     -----
@@ -86,14 +89,9 @@ def importance(
 
     total = torch.zeros(space.size, dtype=space.dtype, device=adapter.device)
     done = 0
-    layers = ByLayer(space, loss)
-    while done < len(samples):
-        part = samples.rows(range(done, min(done + _ROWS, len(samples))))
-        inputs, label = space.place(part.inputs), labels[done : done + len(part)]
-        if done == 0 and not layers.knows(inputs, label):
-            break
-        _add(total, space, layers.sums(inputs, label, of))
-        done += len(part)
+    for sums, count in _layer_by_layer(space, samples, labels, loss, of, batch_size):
+        _add(total, space, sums)
+        done += count
         progress(Tick("importance", done, len(samples)))
 
     together = vmap(grad(one), in_dims=(None, 0, 0))
@@ -127,6 +125,35 @@ def importance(
     if not bool(torch.isfinite(omega).all()):
         raise NonFiniteError("the importance of some parameters is NaN or infinite; check the model's weights")
     return omega
+
+
+def _layer_by_layer(
+    space: ParameterSpace,
+    samples: Samples,
+    labels: Tensor,
+    loss: Callable[[Tensor, Tensor], Tensor],
+    of: Callable[[Tensor], Tensor],
+    batch_size: int | None,
+) -> Iterator[tuple[list[Tensor], int]]:
+    """Yield the sums over the first samples, and how many they are, until a model or a sample has no rule."""
+    layers, rows = ByLayer(space, loss), min(_ROWS, batch_size or at_once(space, samples) or _ROWS)
+    done = 0
+    while done < len(samples):
+        part = samples.rows(range(done, min(done + rows, len(samples))))
+        inputs, label = space.place(part.inputs), labels[done : done + len(part)]
+        if done == 0 and not layers.knows(inputs, label):
+            return
+        try:
+            sums = layers.sums(inputs, label, of)
+        except torch.OutOfMemoryError:
+            if rows == 1:
+                return
+            rows //= 2
+            continue
+        except UNKNOWN:  # these samples go another way through the model than those before them
+            return
+        yield sums, len(part)
+        done += len(part)
 
 
 def _add(total: Tensor, space: ParameterSpace, gradients: Sequence[Tensor | None]) -> None:

@@ -23,11 +23,11 @@ from forsaken.unlearning.forsaken.importance import LOSSES, importance, scaled
 from forsaken.unlearning.forsaken.keepers import SOURCES, Keepers, keepers
 from forsaken.unlearning.forsaken.lbfgs import lbfgs
 from forsaken.unlearning.forsaken.narrow import narrowing
-from forsaken.unlearning.forsaken.objective import DISTANCES, Objective, at_once, squared_logits
+from forsaken.unlearning.forsaken.objective import DISTANCES, Objective, squared_logits
 from forsaken.unlearning.forsaken.owlqn import owlqn
 from forsaken.unlearning.forsaken.record import mask_of
 from forsaken.unlearning.forsaken.search import Found, Smooth
-from forsaken.unlearning.forsaken.space import Filter, ParameterSpace, prepared
+from forsaken.unlearning.forsaken.space import Filter, ParameterSpace, at_once, prepared
 from forsaken.unlearning.forsaken.stopping import CHOSEN, STOPS, Watcher
 from forsaken.unlearning.forsaken.targets import centre
 from forsaken.unlearning.request import Request
@@ -35,6 +35,7 @@ from forsaken.unlearning.settings import choice, number, other, switch, whole
 
 OPTIMISERS: dict[str, Callable[..., Found]] = {"lbfgs": lbfgs, "owlqn": owlqn}
 WEIGHTS = ("importance", "importance-raw", "none")
+_PENALTY = 1e-3
 _SLACK = 1e-2  # how far two calls of a model may differ by rounding, relative to the distance; for half precision
 
 
@@ -57,8 +58,7 @@ class Forsaken(Unlearner):
         which nothing moves, and λ / λ_max.
     penalty_share : float, optional
         λ as a share of λ_max, in place of `penalty`: λ_max differs a hundredfold between networks, and `out_of_fold`
-        serves them all. The default λ is 0.0016 and 0.0028 of λ_max on the two benchmarks of the default settings, and
-        a share of 0.002 does as well on both (`benchmarks/results/defaults-*.json`).
+        serves them all. The default λ is 0.0016 and 0.0028 of λ_max in `benchmarks/results/defaults-*.json`.
     weights : {"none", "importance", "importance-raw"}
         w, the weights of the L1 term: 1; ω / mean ω + 0.01; ω itself, as the paper has it.
     power : float
@@ -68,37 +68,34 @@ class Forsaken(Unlearner):
     anchor_references : int
         How many references, at most, are held as well. They are non-members, so they cost no training data.
     let_go : float, optional
-        How far a reference may have to move before it is let go, as a share of the distance of the forget samples from
-        their targets: held by c (1 − exp(−d/c)) in place of the squared distance d. Where a model's answer rests on
-        what it memorised of the forget samples, holding it would keep the memory. By default all are held.
+        How far a reference may have to move before it is let go, as a share of the forget samples' distance: held by
+        c (1 − exp(−d/c)) in place of d. To hold what rests on their memory would keep it. By default all are held.
     importance_from : {"retain", "anchors"}
         Who speaks for ω: the retain samples, or the references that are held as well.
     importance : {"logits", "loss"}
         ω from the gradients of the logits' energy, or of the cross-entropy as in the paper, which needs labels.
     optimiser : {"owlqn", "lbfgs"}
-        Orthant-wise L-BFGS, which treats the L1 term exactly and leaves exact zeros; torch's L-BFGS, the paper's.
+        Orthant-wise L-BFGS, which leaves exact zeros; torch's L-BFGS, the paper's.
     iterations, history : int
         The most iterations T; the pairs m that the optimiser remembers.
     relax : bool
-        When the forget samples are within 1 % of their squared distance, or after half of the iterations, only the
-        weights that have moved go on, without a penalty: the L1 term has chosen them by then, and would hold the
-        samples off their targets. For "owlqn".
+        When 1 % of the forget samples' distance is left, or after half of the iterations, only the weights that have
+        moved go on, without a penalty: it has chosen them by then, and would hold the samples off. For "owlqn".
     close : float, optional
-        The share of the forget samples' distance from their targets that is close enough: it stops there, whatever
-        `stop` says.
+        The share of the forget samples' distance that is close enough: it stops there, whatever `stop` says.
     stop : {"converged", "calibrated", "none"}
         Stop early when the objective settles (by less than 1e-4 of itself over 5 iterations); when the forgotten
         samples are as near to their targets as held-out references are to theirs; never.
     parameters : str, sequence of str, or callable, optional
-        Which trainable parameters may change: names or shell patterns such as "layer4.*", or ``f(name, parameter)``.
+        Which parameters may change: names or shell patterns such as "layer4.*", or ``f(name, parameter)``.
     batch_size : int, optional
-        Samples in a forward pass; by default all rows of numbers at once, of pictures and texts 64 on a CPU and 1,024
-        on a GPU. The result is the same up to rounding, which many iterations in float32 can amplify.
+        Samples in a pass; by default all rows of numbers, of pictures and texts 64 on a CPU and 1,024 on a GPU. The
+        result is the same up to rounding, which many iterations in float32 can amplify.
 
     Notes
     -----
     Memory: about (2m + 8) numbers for each parameter that can move (a share of them with the default penalty, all
-    without) and 11 for every chosen parameter, plus 256 MiB for the importance and the activations of one batch.
+    without) and 11 for every chosen parameter, plus the activations of one batch, and for the importance some 256 MiB.
     Where that is too much, lower `history`, choose fewer `parameters` or give a `batch_size`.
     """
 
@@ -112,7 +109,7 @@ class Forsaken(Unlearner):
 
     target: str = choice("class-mean", "where the answers on the forgotten samples should go", aims.TARGETS)
     distance: str = choice("logits", "how far they are from there", DISTANCES)
-    penalty: float = number(1e-3, "λ, how little may change")
+    penalty: float = number(_PENALTY, "λ, how little may change")
     penalty_share: float | None = number(None, "λ as a share of the largest that moves anything")
     weights: str = choice("none", "weights of the L1 term", WEIGHTS)
     power: float = number(0.25, "p, the power of the importance in the coordinates")
@@ -124,18 +121,22 @@ class Forsaken(Unlearner):
     optimiser: str = choice("owlqn", "exact zeros, or the paper's", OPTIMISERS)
     iterations: int = whole(60, "T, the most iterations", least=1)
     history: int = whole(10, "m, the pairs that the optimiser remembers", least=1)
-    relax: bool = switch(False, "whether the penalty ends after half of the iterations, for weights that have moved")
-    close: float | None = number(None, "the share of their distance at which the forgotten samples are close enough")
+    relax: bool = switch(False, "whether the penalty ends for weights that have moved, near the targets")
+    close: float | None = number(None, "the share of their distance that is close enough", most=0.5)
     stop: str = choice("converged", "when to stop before T", STOPS)
     parameters: Filter | None = other(
         None, "which weights may change", "names, patterns such as layer4.*, or a function"
     )
-    batch_size: int | None = whole(None, "samples in a forward pass; all at once by default", least=1)
+    batch_size: int | None = whole(
+        None, "samples in a forward pass; by default all, of pictures and texts fewer", least=1
+    )
 
     def problems(self, found: Problems) -> None:
         """Note what one setting alone does not show."""
         if self.stop == "calibrated" and self.target in (aims.OUT_OF_FOLD, "uniform"):
             found.add(f'stop="calibrated" needs reference samples to calibrate on, and target="{self.target}" has none')
+        if self.penalty_share is not None and self.penalty != _PENALTY:
+            found.add(f"penalty is {self.penalty!r} beside a penalty_share; give one of them (penalty_share=None)")
         if self.relax and self.optimiser != "owlqn":
             found.add(f'relax=True needs optimiser="owlqn", which keeps weights at zero, not "{self.optimiser}"')
         if self.importance == "loss" and self.importance_from == "anchors":
@@ -167,13 +168,12 @@ class Forsaken(Unlearner):
     def out_of_fold(cls, **changes: Any) -> Forsaken:
         """Return the configuration for references, with `changes`; settled by benchmarks/out_of_fold.py.
 
-        Give retain samples and reference samples with it: nothing else holds the other samples in place.
+        Give retain and reference samples with it: nothing else holds the other samples in place.
         """
         place = {"importance_from": "anchors", "power": 1 / 3, "let_go": 0.1}
-        search: dict[str, Any] = {"iterations": 120, "relax": True, "close": 3e-4}
-        if "penalty" not in changes:
-            search["penalty_share"] = 1e-3
-        return cls(**{"target": aims.OUT_OF_FOLD, **place, **search, **changes})
+        search = {"iterations": 120, "relax": True, "close": 3e-4}
+        share = {} if "penalty" in changes else {"penalty_share": 1e-3}
+        return cls(**{"target": aims.OUT_OF_FOLD, **place, **search, **share, **changes})
 
     def needs_reference_labels(self, *, retain: bool, targets: bool) -> bool:
         """Return whether the target or the importance needs the references' labels."""
@@ -277,8 +277,8 @@ class Forsaken(Unlearner):
             **({"relax": math.ceil(self.iterations / 2)} if self.relax else {}),
         )
         mu = scale * found.nu
-        facts["relaxed_at"] = found.relaxed
-        facts |= {"mu_max": float(mu.abs().max()), "weight_max": float(space.start.abs().max())}
+        sizes = {"mu_max": float(mu.abs().max()), "weight_max": float(space.start.abs().max())}
+        facts |= {"relaxed_at": found.relaxed, **sizes}
         mask = mask_of(space, mu, student, self.settings)
         history = tuple(watcher.history)
         facts["distance_after"] = history[-1].distance if history else start.distance
@@ -287,7 +287,7 @@ class Forsaken(Unlearner):
     def _omega(self, space: ParameterSpace, guard: Samples | None, request: Request) -> Tensor | None:
         if guard is None or (self.power == 0 and self.weights == "none"):
             return None
-        return importance(space, guard, self.importance, request.progress)
+        return importance(space, guard, self.importance, request.progress, batch_size=self.batch_size)
 
     def _weights(self, omega: Tensor | None, like: Tensor, count: int) -> Tensor:
         if omega is None or self.weights == "none":

@@ -19,9 +19,6 @@ from forsaken.unlearning.forsaken.search import Smooth
 from forsaken.unlearning.forsaken.space import ParameterSpace
 from forsaken.unlearning.forsaken.targets import centre
 
-_MANY = 1024
-_AT_ONCE = {"cpu": 64}
-
 
 def squared_logits(logits: Tensor, target: Tensor) -> Tensor:
     """Return the mean over the classes of (c(z) − c(t))², one number a sample."""
@@ -54,17 +51,6 @@ DISTANCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "kl-reverse": reverse_kl,
     "logits": squared_logits,
 }
-
-
-def at_once(space: ParameterSpace, samples: Samples) -> int | None:
-    """Return how many samples to pass at once where the user does not say: all, but fewer pictures or texts.
-
-    Their layers make much of little: on a GPU it must fit into memory, and what a CPU makes of few samples stays in
-    its cache.
-    """
-    inputs = samples.inputs
-    rows = isinstance(inputs, Tensor) and inputs.dim() == 2 and inputs.is_floating_point()
-    return None if rows else _AT_ONCE.get(space.adapter.device.type, _MANY)
 
 
 class Objective:

@@ -12,9 +12,12 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from forsaken.data.nest import Nest
+from forsaken.data.samples import Samples
 from forsaken.errors import ModelError, SettingsError
 from forsaken.models.logits import LogitModel
 from forsaken.unlearning.forsaken.narrow import Narrow
+
+_AT_ONCE, _MANY = {"cpu": 64}, 1024  # pictures or texts in a pass
 
 Filter: TypeAlias = str | Sequence[str] | Callable[[str, nn.Parameter], bool]
 
@@ -57,6 +60,7 @@ class ParameterSpace:
         found = narrow()
         self.narrow = found if found is not None and found.name in picked else None
         values = {name: self._cut(name, p.detach()) for name, p in picked.items()}
+        self._last = _pictures(adapter.model)
         self.trainable = sum(p.numel() for p in free.values())
         self.dtypes = {name: p.dtype for name, p in picked.items()}
         self.dtype = _working_dtype(picked)
@@ -102,9 +106,9 @@ class ParameterSpace:
     def logits(self, inputs: Nest, parts: dict[str, Tensor] | None = None) -> Tensor:
         """Return the logits (samples x classes) at `parts`, by default at θ."""
         weights = self.parts if parts is None else parts
-        cast = {
-            f"model.{name}": _laid_out(self.turned(name, part).to(self.dtypes[name])) for name, part in weights.items()
-        }
+        cast = {f"model.{name}": self.turned(name, part).to(self.dtypes[name]) for name, part in weights.items()}
+        for name in self._last.intersection(weights):
+            cast[f"model.{name}"] = cast[f"model.{name}"].contiguous(memory_format=torch.channels_last)
         output: Tensor = functional_call(self.adapter, cast, (inputs,))
         return output
 
@@ -142,9 +146,24 @@ def choose(
     return {name: p for name, p in free.items() if any(fnmatch.fnmatchcase(name, at) for at in patterns)}
 
 
-def _laid_out(weight: Tensor) -> Tensor:
-    """Return a weight as its layer is fastest with it: GPUs convolve pictures with the channels last."""
-    return weight.contiguous(memory_format=torch.channels_last) if weight.is_cuda and weight.dim() == 4 else weight
+def _pictures(model: nn.Module) -> set[str]:
+    """Return the weights of plain two-dimensional convolutions: on a GPU they are faster with the channels last."""
+    return {
+        f"{name}.weight" if name else "weight"
+        for name, module in model.named_modules()
+        if type(module) is nn.Conv2d and "forward" not in vars(module) and module.weight.is_cuda
+    }
+
+
+def at_once(space: ParameterSpace, samples: Samples) -> int | None:
+    """Return how many samples to pass at once where the user does not say: all, but fewer pictures or texts.
+
+    Their layers make much of little: on a GPU it must fit into memory, and what a CPU makes of few samples stays in
+    its cache.
+    """
+    inputs = samples.inputs
+    rows = isinstance(inputs, Tensor) and inputs.dim() == 2 and inputs.is_floating_point()
+    return None if rows else _AT_ONCE.get(space.adapter.device.type, _MANY)
 
 
 def _few(named: dict[str, nn.Parameter], most: int = 8) -> str:

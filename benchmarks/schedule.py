@@ -1,0 +1,140 @@
+"""How a request with references goes under other settings: one model, one retrained model that says where to go.
+
+usage: FORSAKEN_DATA=<folder> python benchmarks/schedule.py --task i-c [--seed 100] [--change '{"power": 0.5}' ...]
+
+A study of `out_of_fold.py` takes hours on a CPU; this takes two trainings. For each change of the settings it tells the
+iterations, when the penalty ended, what is left of the distance, how far the answers on test samples moved (mean
+squared, centred logits) and the margins of the forgotten samples are from the retrained model's, and the accuracy.
+One run, so read small differences as chance. Writes results/schedule-TASK-SEED.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from common import RESULTS
+from torch import Tensor
+
+from forsaken import Forsaken
+from forsaken._files import write_atomically
+from forsaken.bench.audit import held_out
+from forsaken.data.samples import Samples
+from forsaken.data.scenario import Scenario
+from forsaken.data.scenarios.table import load_scenario
+from forsaken.metrics import margins
+from forsaken.models.fit import fit
+from forsaken.models.logits import predict_logits
+from forsaken.progress import bars
+from forsaken.provenance import provenance
+from forsaken.types import Progress
+from forsaken.unlearning.base import Unlearned
+
+CHANGES: tuple[dict[str, Any], ...] = (
+    {},
+    {"penalty": 3.5e-4},
+    {"penalty_share": 3e-4},
+    {"penalty_share": 3e-3},
+    {"power": 0.25},
+    {"power": 0.5},
+    {"close": 1e-3},
+    {"close": None},
+    {"relax": False},
+    {"anchor": 3.0},
+    {"anchor_references": 100},
+    {"anchor_references": 800},
+)
+
+
+def moved(now: Tensor, before: Tensor) -> float:
+    """Return the mean squared distance of centred logits."""
+    return float((now - now.mean(1, keepdim=True) - before + before.mean(1, keepdim=True)).double().square().mean())
+
+
+def accuracy(logits: Tensor, labels: Tensor) -> float:
+    return float((logits.argmax(1) == labels).double().mean())
+
+
+def told(found: Unlearned[Any], scenario: Scenario, before: Tensor, goal: Tensor) -> dict[str, Any]:
+    """Return what a request did."""
+    forget, test = scenario.forget, scenario.test
+    after, facts = predict_logits(found.model, test), found.details.facts
+    own = margins(predict_logits(found.model, forget).numpy(), forget.labels.numpy())
+    apart = own - margins(goal.numpy(), forget.labels.numpy())
+    return {
+        "iterations": found.iterations,
+        "evaluations": found.evaluations,
+        "stopped": found.stopped,
+        "relaxed_at": facts["relaxed_at"],
+        "penalty": facts["penalty"],
+        "penalty_share": facts["penalty_share"],
+        "distance_share": facts["distance_after"] / facts["distance_before"],
+        "margins_apart": float(apart.mean()),
+        "margins_apart_rms": float((apart**2).mean() ** 0.5),
+        "density": found.density,
+        "test_moved": moved(after, before),
+        "accuracy": accuracy(after, test.labels),
+        "seconds": found.seconds,
+    }
+
+
+def measured(
+    scenario: Scenario, changes: list[dict[str, Any]], seed: int, device: str, progress: Progress
+) -> dict[str, Any]:
+    """Train two models, and make one forget under each change."""
+    model = fit(scenario, scenario.train, seed=seed * 10 + 1, device=device, progress=progress, stage="train")
+    retrained = fit(scenario, scenario.kept, seed=seed * 10 + 3, device=device, progress=progress, stage="retrain")
+    before, other = predict_logits(model, scenario.test), predict_logits(retrained, scenario.test)
+    goal = predict_logits(retrained, Samples(scenario.forget.inputs)).float()
+    labels, (reference, _) = scenario.test.labels, held_out(scenario)
+    rows: dict[str, Any] = {
+        "do-nothing": {"test_moved": 0.0, "accuracy": accuracy(before, labels)},
+        "retrained": {"test_moved": moved(other, before), "accuracy": accuracy(other, labels)},
+    }
+    for change in changes:
+        method = Forsaken.out_of_fold(**change)
+        found = method(
+            model,
+            scenario.forget,
+            Samples(reference.inputs),
+            scenario.retain,
+            targets=goal,
+            seed=seed,
+            progress=progress,
+        )
+        name = ", ".join(f"{key} {value}" for key, value in change.items()) or "settled"
+        rows[name] = told(found, scenario, before, goal)
+        print(name, rows[name], flush=True)
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--task", default="reuters-35-11", help="a scenario")
+    parser.add_argument("--seed", type=int, default=100, help="of the tuning: reported numbers have others")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--epochs", type=int, help="in place of the scenario's own")
+    parser.add_argument("--change", action="append", type=json.loads, help="settings that differ, as JSON")
+    options = parser.parse_args()
+    with bars() as progress:
+        scenario = load_scenario(options.task, seed=options.seed, progress=progress)
+        if options.epochs is not None:
+            scenario = replace(scenario, recipe=replace(scenario.recipe, epochs=options.epochs))
+        rows = measured(scenario, options.change or list(CHANGES), options.seed, options.device, progress)
+    content = {
+        "command": "python benchmarks/" + " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "seed": options.seed,
+        "provenance": provenance(),
+        "task": options.task,
+        "rows": rows,
+    }
+    place = RESULTS / f"schedule-{options.task}-{options.seed}.json"
+    write_atomically(place, json.dumps(content, indent=1).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    main()
