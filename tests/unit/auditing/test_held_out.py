@@ -89,7 +89,9 @@ def test_the_logits_are_those_of_models_trained_by_hand(trained, plan):
 
 def test_targets_are_what_the_method_goes_to(trained):
     plan = HeldOut(by="all")
-    ours = ensembles(trained, methods={"ours": replace(OURS, iterations=200, penalty_share=0.0)}, references={"ours": plan})
+    ours = ensembles(
+        trained, methods={"ours": replace(OURS, iterations=200, penalty_share=0.0)}, references={"ours": plan}
+    )
     found = ours.measure()
     targets, before, after = (
         found.facts["ours"]["targets"],
