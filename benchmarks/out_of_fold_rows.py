@@ -29,7 +29,7 @@ PEERS = ("salun", "neggrad-plus", "scrub")
 TUNED = {"reuters-": "reuters-35-11", "news-": "news-15-5", "imdb-": "i-c", "cifar10-": "c10-t"}
 WORTH = 5.0  # of a point of accuracy beside one of AUC: a model that lost both is no better for the AUC
 FEW = ("digits", "reuters-", "news-")  # training data of a few thousand rows: peers get all of them as well
-PICTURES = ("c10-", "cifar10-", "tiny-", "t100-")
+PICTURES = ("c10", "cifar10", "poison-")
 
 
 @dataclass(frozen=True)

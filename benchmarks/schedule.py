@@ -2,7 +2,7 @@
 
 usage: FORSAKEN_DATA=<folder> python benchmarks/schedule.py --task i-c [--seed 100] [--change '{"power": 0.5}' ...]
 
-A study of `out_of_fold.py` takes hours on a CPU; this takes two trainings. For each change of the settings it tells the
+A study of `out_of_fold.py` trains a hundred models; this trains two. For each change of the settings it tells the
 iterations, when the penalty ended, what is left of the distance, how far the answers on test samples moved (mean
 squared, centred logits) and the margins of the forgotten samples are from the retrained model's, and the accuracy.
 One run, so read small differences as chance. Writes results/schedule-TASK-SEED.json.
