@@ -3,8 +3,9 @@
 usage: FORSAKEN_DATA=<folder> python benchmarks/schedule.py --task i-c [--seed 100] [--change '{"power": 0.5}' ...]
 
 A study of `out_of_fold.py` trains a hundred models; this trains two. For each change of the settings it tells the
-iterations, when the penalty ended, what is left of the distance, how far the answers on test samples moved (mean
-squared, centred logits) and the margins of the forgotten samples are from the retrained model's, and the accuracy.
+iterations, when the penalty ended, what is left of the distance, how far the answers on test and kept samples moved
+(mean squared, centred logits), by how much it became less sure of kept samples (what CFR sees), how far the margins of
+the forgotten samples are from the retrained model's, and the accuracy.
 One run, so read small differences as chance. Writes results/schedule-TASK-SEED.json.
 """
 
@@ -17,12 +18,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from common import RESULTS
 from torch import Tensor
 
 from forsaken import Forsaken
 from forsaken._files import write_atomically
 from forsaken.bench.audit import held_out
+from forsaken.data.nest import row_keys
 from forsaken.data.samples import Samples
 from forsaken.data.scenario import Scenario
 from forsaken.data.scenarios.table import load_scenario
@@ -59,10 +62,16 @@ def accuracy(logits: Tensor, labels: Tensor) -> float:
     return float((logits.argmax(1) == labels).double().mean())
 
 
-def told(found: Unlearned[Any], scenario: Scenario, before: Tensor, goal: Tensor) -> dict[str, Any]:
-    """Return what a request did."""
+def surer(now: Tensor, before: Tensor) -> float:
+    """Return by how much the largest posterior grew, in the mean."""
+    return float((now.double().softmax(1).amax(1) - before.double().softmax(1).amax(1)).mean())
+
+
+def told(found: Unlearned[Any], scenario: Scenario, kept: Samples, known: list[Tensor], goal: Tensor) -> dict[str, Any]:
+    """Return what a request did; `known` is what the model said of test and kept samples."""
     forget, test = scenario.forget, scenario.test
     after, facts = predict_logits(found.model, test), found.details.facts
+    still = predict_logits(found.model, kept)
     own = margins(predict_logits(found.model, forget).numpy(), forget.labels.numpy())
     apart = own - margins(goal.numpy(), forget.labels.numpy())
     return {
@@ -76,7 +85,9 @@ def told(found: Unlearned[Any], scenario: Scenario, before: Tensor, goal: Tensor
         "margins_apart": float(apart.mean()),
         "margins_apart_rms": float((apart**2).mean() ** 0.5),
         "density": found.density,
-        "test_moved": moved(after, before),
+        "test_moved": moved(after, known[0]),
+        "kept_moved": moved(still, known[1]),
+        "kept_surer": surer(still, known[1]),
         "accuracy": accuracy(after, test.labels),
         "seconds": found.seconds,
     }
@@ -88,12 +99,19 @@ def measured(
     """Train two models, and make one forget under each change."""
     model = fit(scenario, scenario.train, seed=seed * 10 + 1, device=device, progress=progress, stage="train")
     retrained = fit(scenario, scenario.kept, seed=seed * 10 + 3, device=device, progress=progress, stage="retrain")
-    before, other = predict_logits(model, scenario.test), predict_logits(retrained, scenario.test)
+    taken = set(row_keys(scenario.retain.inputs))
+    kept = scenario.kept.rows(np.flatnonzero([key not in taken for key in row_keys(scenario.kept.inputs)])[-1000:])
+    known, others = ([predict_logits(one, part) for part in (scenario.test, kept)] for one in (model, retrained))
     goal = predict_logits(retrained, Samples(scenario.forget.inputs)).float()
     labels, (reference, _) = scenario.test.labels, held_out(scenario)
     rows: dict[str, Any] = {
-        "do-nothing": {"test_moved": 0.0, "accuracy": accuracy(before, labels)},
-        "retrained": {"test_moved": moved(other, before), "accuracy": accuracy(other, labels)},
+        "do-nothing": {"test_moved": 0.0, "kept_moved": 0.0, "kept_surer": 0.0, "accuracy": accuracy(known[0], labels)},
+        "retrained": {
+            "test_moved": moved(others[0], known[0]),
+            "kept_moved": moved(others[1], known[1]),
+            "kept_surer": surer(others[1], known[1]),
+            "accuracy": accuracy(others[0], labels),
+        },
     }
     for change in changes:
         method = Forsaken.out_of_fold(**change)
@@ -107,7 +125,7 @@ def measured(
             progress=progress,
         )
         name = ", ".join(f"{key} {value}" for key, value in change.items()) or "settled"
-        rows[name] = told(found, scenario, before, goal)
+        rows[name] = told(found, scenario, kept, known, goal)
         print(name, rows[name], flush=True)
     return rows
 

@@ -15,18 +15,19 @@ from torch import Tensor, nn
 
 from forsaken._checks import Problems
 from forsaken.data.samples import Samples
-from forsaken.errors import ModelError, NonFiniteError, SettingsError
+from forsaken.errors import SettingsError
 from forsaken.models.logits import LogitModel, predict_logits
 from forsaken.unlearning.base import About, Details, Unlearner
 from forsaken.unlearning.forsaken import aims
 from forsaken.unlearning.forsaken.importance import LOSSES, importance, scaled
 from forsaken.unlearning.forsaken.keepers import SOURCES, Keepers, keepers
 from forsaken.unlearning.forsaken.lbfgs import lbfgs
+from forsaken.unlearning.forsaken.lead import Lead, leading
 from forsaken.unlearning.forsaken.narrow import narrowing
 from forsaken.unlearning.forsaken.objective import DISTANCES, Objective, squared_logits
 from forsaken.unlearning.forsaken.owlqn import owlqn
 from forsaken.unlearning.forsaken.record import mask_of
-from forsaken.unlearning.forsaken.search import Found, Smooth
+from forsaken.unlearning.forsaken.search import Found
 from forsaken.unlearning.forsaken.space import Filter, ParameterSpace, at_once, prepared
 from forsaken.unlearning.forsaken.stopping import CHOSEN, STOPS, Watcher
 from forsaken.unlearning.forsaken.targets import centre
@@ -36,7 +37,6 @@ from forsaken.unlearning.settings import choice, number, other, switch, whole
 OPTIMISERS: dict[str, Callable[..., Found]] = {"lbfgs": lbfgs, "owlqn": owlqn}
 WEIGHTS = ("importance", "importance-raw", "none")
 _PENALTY = 1e-3
-_SLACK = 1e-2  # how far two calls of a model may differ by rounding, relative to the distance; for half precision
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +81,8 @@ class Forsaken(Unlearner):
     relax : bool
         When 1 % of the forget samples' distance is left, or after half of the iterations, only the weights that have
         moved go on, without a penalty: it has chosen them by then, and would hold the samples off. For "owlqn".
+    at_most : float, optional
+        The largest share of the weights that goes on then: those that have moved farthest. Needs `relax`.
     close : float, optional
         The share of the forget samples' distance that is close enough: it stops there, whatever `stop` says.
     stop : {"converged", "calibrated", "none"}
@@ -88,6 +90,9 @@ class Forsaken(Unlearner):
         samples are as near to their targets as held-out references are to theirs; never.
     parameters : str, sequence of str, or callable, optional
         Which parameters may change: names or shell patterns such as "layer4.*", or ``f(name, parameter)``.
+    leave_first : float
+        The share of those parameters that is left as it is in the layers that come first, so that what these say is
+        computed once: they cost most of the time where pictures and texts shrink on their way through a model.
     batch_size : int, optional
         Samples in a pass; by default all rows of numbers, of pictures and texts 64 on a CPU and 1,024 on a GPU. The
         result is the same up to rounding, which many iterations in float32 can amplify.
@@ -122,11 +127,13 @@ class Forsaken(Unlearner):
     iterations: int = whole(60, "T, the most iterations", least=1)
     history: int = whole(10, "m, the pairs that the optimiser remembers", least=1)
     relax: bool = switch(False, "whether the penalty ends for weights that have moved, near the targets")
+    at_most: float | None = number(None, "the share of the weights that goes on when the penalty ends", most=1.0)
     close: float | None = number(None, "the share of their distance that is close enough", most=0.5)
     stop: str = choice("converged", "when to stop before T", STOPS)
     parameters: Filter | None = other(
         None, "which weights may change", "names, patterns such as layer4.*, or a function"
     )
+    leave_first: float = number(0.0, "the share of them, in the first layers, that is left as it is", most=0.9)
     batch_size: int | None = whole(
         None, "samples in a forward pass; by default all, of pictures and texts fewer", least=1
     )
@@ -139,6 +146,10 @@ class Forsaken(Unlearner):
             found.add(f"penalty is {self.penalty!r} beside a penalty_share; give one of them (penalty_share=None)")
         if self.relax and self.optimiser != "owlqn":
             found.add(f'relax=True needs optimiser="owlqn", which keeps weights at zero, not "{self.optimiser}"')
+        if self.at_most is not None and not self.relax:
+            found.add(
+                f"at_most is {self.at_most!r}, and only relax=True ends the penalty: give both or none"
+            )
         if self.importance == "loss" and self.importance_from == "anchors":
             found.add('importance="loss" needs labels, and anchors have none: give importance_from="retain"')
 
@@ -170,8 +181,8 @@ class Forsaken(Unlearner):
 
         Give retain and reference samples with it: nothing else holds the other samples in place.
         """
-        place = {"importance_from": "anchors", "power": 1 / 3, "let_go": 0.1}
-        search = {"iterations": 120, "relax": True, "close": 3e-4}
+        place = {"importance_from": "anchors", "anchor_references": 500, "power": 1 / 3, "let_go": 0.1}
+        search = {"iterations": 120, "relax": True, "at_most": 0.2, "close": 3e-4, "leave_first": 0.3}
         share = {} if "penalty" in changes else {"penalty_share": 1e-3}
         return cls(**{"target": aims.OUT_OF_FOLD, **place, **search, **share, **changes})
 
@@ -189,7 +200,12 @@ class Forsaken(Unlearner):
             importance_from=self.importance_from,
         )
         looked_at = [part for part in (request.forget, kept.anchors, kept.guard) if part is not None]
-        space = ParameterSpace(adapter, self.parameters, lambda: narrowing(adapter, looked_at))
+
+        def lead(picked: dict[str, nn.Parameter]) -> Lead | None:
+            seen = sum(map(len, looked_at))
+            return leading(adapter, request.forget, seen, picked, self.leave_first) if self.leave_first else None
+
+        space = ParameterSpace(adapter, self.parameters, lambda: narrowing(adapter, looked_at), lead)
         with prepared(student):
             return self._run(student, space, request, kept)
 
@@ -220,6 +236,7 @@ class Forsaken(Unlearner):
         facts |= {
             "importance_from": "none" if omega is None else kept.source,
             "anchors": 0 if anchors is None else len(anchors),
+            "left": space.left,
         }
         notes += kept.notes(importance=omega is not None)
         objective = Objective(
@@ -235,17 +252,7 @@ class Forsaken(Unlearner):
             retained=kept.retained,
         )
         gradient = torch.empty_like(space.start)
-        start = objective(gradient)
-        if not math.isfinite(start.value) or not bool(torch.isfinite(gradient).all()):
-            raise NonFiniteError(
-                f"the objective is {start.value} at the weights handed over, or its gradient is not finite; "
-                "check the model and the targets"
-            )
-        if _differs(start, aim.before) or not objective.inputs_kept():
-            raise ModelError(
-                "the model answers differently when it is called again with gradients: it draws random numbers, "
-                "changes its input in place, or takes torch's fast path for transformers (enable_nested_tensor=False)"
-            )
+        start = objective.begin(gradient, aim.before)
         if self.let_go is not None:  # from here on: anchors at rest, as they are now, weigh nothing either way
             way = float(squared_logits(logits(request.forget).double(), aim.logits).mean())
             objective.let_go = self.let_go * way if way > 0 else None
@@ -274,7 +281,7 @@ class Forsaken(Unlearner):
             iterations=self.iterations,
             history=self.history,
             watch=watcher,
-            **({"relax": math.ceil(self.iterations / 2)} if self.relax else {}),
+            **({"relax": math.ceil(self.iterations / 2), "most": self._most(space)} if self.relax else {}),
         )
         mu = scale * found.nu
         sizes = {"mu_max": float(mu.abs().max()), "weight_max": float(space.start.abs().max())}
@@ -294,6 +301,9 @@ class Forsaken(Unlearner):
             return torch.ones_like(like)
         return omega if self.weights == "importance-raw" else scaled(omega, count)
 
+    def _most(self, space: ParameterSpace) -> int | None:
+        return None if self.at_most is None else max(1, int(self.at_most * space.trainable))
+
     def _penalty(self, largest: float) -> float:
         if self.penalty_share is None:
             return self.penalty
@@ -312,9 +322,3 @@ class Forsaken(Unlearner):
         if details.stopped == "line-search":
             return f"no step lowered the objective with the penalty λ = {penalty:.3g}; try a smaller one, or float64"
         return "no chosen parameter has a gradient; choose others with parameters="
-
-
-def _differs(start: Smooth, before: float) -> bool:
-    """Return whether passes with gradients see another model than those without: D elsewhere, anchors not at rest."""
-    slack = _SLACK * (1 + before)
-    return abs(start.distance - before) > slack or start.anchor > slack

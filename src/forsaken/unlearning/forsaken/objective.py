@@ -7,17 +7,20 @@ The distance moves the forgotten samples to their targets; the anchor holds the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from forsaken.data.nest import leaves
+from forsaken.data.nest import Nest, leaves
 from forsaken.data.samples import Samples, join
-from forsaken.errors import ForsakenError, ModelError
+from forsaken.errors import ForsakenError, ModelError, NonFiniteError
 from forsaken.unlearning.forsaken.search import Smooth
 from forsaken.unlearning.forsaken.space import ParameterSpace
 from forsaken.unlearning.forsaken.targets import centre
+
+_SLACK = 1e-2  # how far two calls of a model may differ by rounding, relative to the distance; for half precision
 
 
 def squared_logits(logits: Tensor, target: Tensor) -> Tensor:
@@ -112,13 +115,10 @@ class Objective:
         everything = forget if anchors is None else join([_bare(forget), _bare(anchors)])
         wanted = target if anchored is None else torch.cat([target, anchored])
         self._samples, self._size = everything, batch_size
+        placed = [space.place(part.inputs) for part in everything.batches(batch_size)]
+        rows = torch.split(wanted.to(device), batch_size or len(everything))
         self._batches = [
-            (space.thinned(space.place(part.inputs)), rows)
-            for part, rows in zip(
-                everything.batches(batch_size),
-                torch.split(wanted.to(device), batch_size or len(everything)),
-                strict=True,
-            )
+            (space.thinned(inputs), space.led(inputs), part) for inputs, part in zip(placed, rows, strict=True)
         ]
 
     def inputs_kept(self) -> bool:
@@ -126,6 +126,23 @@ class Objective:
         given = self.space.place(next(self._samples.batches(self._size)).inputs)
         now = leaves(self._batches[0][0])
         return all(torch.equal(a, b.to_dense()) for a, b in zip(leaves(given), now, strict=True))
+
+    def begin(self, gradient: Tensor, before: float) -> Smooth:
+        """Evaluate at θ_0 as `__call__` does, and make sure of the model: `before` is D's distance as it is without."""
+        start = self(gradient)
+        if not math.isfinite(start.value) or not bool(torch.isfinite(gradient).all()):
+            raise NonFiniteError(
+                f"the objective is {start.value} at the weights handed over, or its gradient is not finite; "
+                "check the model and the targets"
+            )
+        # passes with gradients may see another model than those without: D elsewhere, anchors not at rest
+        slack = _SLACK * (1 + before)
+        if abs(start.distance - before) > slack or start.anchor > slack or not self.inputs_kept():
+            raise ModelError(
+                "the model answers differently when it is called again with gradients: it draws random numbers, "
+                "changes its input in place, or takes torch's fast path for transformers (enable_nested_tensor=False)"
+            )
+        return start
 
     def move(self, nu: Tensor, index: Tensor | None = None) -> None:
         """Set θ = θ_0 − s ⊙ ν, everywhere or at `index` only."""
@@ -141,8 +158,8 @@ class Objective:
         weights = list(self.space.parts.values())
         sums = torch.zeros(2, dtype=torch.float64, device=self.space.adapter.device)
         seen = 0
-        for inputs, wanted in self._batches:
-            parts = self._parts(self._logits(inputs), wanted, seen)
+        for inputs, led, wanted in self._batches:
+            parts = self._parts(self._logits(inputs, led), wanted, seen)
             found = torch.autograd.grad(parts[0] + self.beta * parts[1], weights, allow_unused=True)
             self._collect(found, gradient, first=seen == 0)
             sums += torch.stack([parts[0].detach(), parts[1].detach()])
@@ -150,9 +167,9 @@ class Objective:
         distance, anchor = sums.tolist()
         return Smooth(distance, anchor, distance + self.beta * anchor)
 
-    def _logits(self, inputs: object) -> Tensor:
+    def _logits(self, inputs: Nest, led: tuple[Tensor, ...] | None) -> Tensor:
         try:
-            logits = self.space.logits(inputs).double()  # type: ignore[arg-type]
+            logits = self.space.logits(inputs, led=led).double()
         except torch.OutOfMemoryError as error:
             raise ForsakenError("a batch does not fit into memory; give batch_size= with fewer samples") from error
         if not logits.requires_grad:

@@ -196,11 +196,18 @@ class WorkingSet:
             self.penalty = torch.cat([self.penalty, self.penalties.index_select(0, new)])
             self.pairs.grow(len(self.index))
 
-    def settle(self) -> None:
-        """Let only those go on that have moved, without a penalty; no other joins them."""
-        self._keep(self.nu.nonzero()[:, 0])
+    def settle(self, most: int | None = None) -> bool:
+        """Let only those go on that have moved, farthest and at most so many, without a penalty; no other joins them.
+
+        Returns whether some that had moved were left behind, at zero: that is another point.
+        """
+        size, moved = self.nu.abs(), int(torch.count_nonzero(self.nu))
+        many = most is not None and moved > most
+        least = size.kthvalue(len(size) - most).values if many and most is not None else size.new_zeros(())
+        self._keep((size > least).nonzero()[:, 0])
         self.penalty = torch.zeros_like(self.penalty)
         self.settled, self.kinks = True, False
+        return many
 
     def _prune(self) -> None:
         moving = (self.nu != 0) | (self.gradient.abs() > self.penalty)
@@ -223,6 +230,7 @@ def owlqn(
     history: int,
     watch: Watch,
     relax: int | None = None,
+    most: int | None = None,
 ) -> Found:
     """Minimise f(ν) + Σ l|ν| from ν = 0.
 
@@ -244,6 +252,8 @@ def owlqn(
         After so many iterations, or when the point has settled or is said to be chosen before, the coordinates that
         are not zero go on alone and without a penalty: the L1 term chooses them, and then biases them no longer (the
         relaxed lasso of Meinshausen 2007).
+    most : int, optional
+        How many coordinates go on then: those that have moved farthest. The others are zero again.
 
     Notes
     -----
@@ -257,7 +267,11 @@ def owlqn(
         settled = chosen or stopped in ("converged", "line-search")
         if relax is not None and (settled or (stopped is None and done >= relax)) and bool(free.nu.any()):
             best -= free.cost(free.nu)
-            free.settle()
+            if free.settle(most):
+                f.move(torch.zeros_like(penalty))
+                f.move(free.nu, free.index)
+                best = f(gradient).value
+                free.gradient = gradient.index_select(0, free.index)
             relax, stopped, relaxed = None, None, done
         if stopped is not None:
             break

@@ -15,6 +15,7 @@ from forsaken.data.nest import Nest
 from forsaken.data.samples import Samples
 from forsaken.errors import ModelError, SettingsError
 from forsaken.models.logits import LogitModel
+from forsaken.unlearning.forsaken.lead import Lead
 from forsaken.unlearning.forsaken.narrow import Narrow
 
 _AT_ONCE, _MANY = {"cpu": 64}, 1024  # pictures or texts in a pass
@@ -42,10 +43,16 @@ class ParameterSpace:
     narrow : Narrow or None
         Which columns of the first weight are looked at, where not all are; `place` leaves out the inputs before the
         others.
+    lead : Lead or None
+        The first layers, where they are left as they are; their weights, `left`, are not among the chosen.
     """
 
     def __init__(
-        self, adapter: LogitModel, chosen: Filter | None = None, narrow: Callable[[], Narrow | None] = lambda: None
+        self,
+        adapter: LogitModel,
+        chosen: Filter | None = None,
+        narrow: Callable[[], Narrow | None] = lambda: None,
+        lead: Callable[[dict[str, nn.Parameter]], Lead | None] = lambda _: None,
     ) -> None:
         named = dict(adapter.model.named_parameters())
         free = {name: p for name, p in named.items() if p.requires_grad}
@@ -55,8 +62,11 @@ class ParameterSpace:
                 "set requires_grad on those that may change"
             )
         picked = choose(free, named, chosen)
-        self.adapter = adapter
+        self.adapter, self.lead = adapter, lead(picked)
+        if self.lead is not None:
+            picked = {name: p for name, p in picked.items() if name not in self.lead.weights}
         self.chosen = sum(p.numel() for p in picked.values())
+        self.left = [] if self.lead is None else sorted(self.lead.weights)
         found = narrow()
         self.narrow = found if found is not None and found.name in picked else None
         values = {name: self._cut(name, p.detach()) for name, p in picked.items()}
@@ -103,13 +113,20 @@ class ParameterSpace:
     def _cut(self, name: str, value: Tensor) -> Tensor:
         return self.narrow.cut(value) if self.narrow is not None and self.narrow.name == name else value
 
-    def logits(self, inputs: Nest, parts: dict[str, Tensor] | None = None) -> Tensor:
-        """Return the logits (samples x classes) at `parts`, by default at θ."""
+    def led(self, inputs: Nest) -> tuple[Tensor, ...] | None:
+        """Return what comes out of the first layers for placed inputs, where they are left as they are."""
+        return None if self.lead is None else self.lead.outputs(lambda: self.logits(inputs))
+
+    def logits(
+        self, inputs: Nest, parts: dict[str, Tensor] | None = None, led: tuple[Tensor, ...] | None = None
+    ) -> Tensor:
+        """Return the logits (samples x classes) at `parts`, by default at θ; `led`: what the first layers say."""
         weights = self.parts if parts is None else parts
         cast = {f"model.{name}": self.turned(name, part).to(self.dtypes[name]) for name, part in weights.items()}
         for name in self._last.intersection(weights):
             cast[f"model.{name}"] = cast[f"model.{name}"].contiguous(memory_format=torch.channels_last)
-        output: Tensor = functional_call(self.adapter, cast, (inputs,))
+        with nullcontext() if self.lead is None or led is None else self.lead.giving(led):
+            output: Tensor = functional_call(self.adapter, cast, (inputs,))
         return output
 
     def restore_buffers(self) -> None:
