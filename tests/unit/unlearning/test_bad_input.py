@@ -749,6 +749,9 @@ def test_zero_is_in_range(setting: str) -> None:
     ("settings", "words"),
     [
         ({"relax": True, "optimiser": "lbfgs"}, ("relax=True", '"owlqn"')),
+        ({"at_most": 0.1}, ("at_most is 0.1", "relax=True")),
+        ({"at_most": 1.5, "relax": True}, ("at_most is 1.5", "from 0 to 1")),
+        ({"leave_first": 1}, ("leave_first is 1", "from 0 to 0.9")),
         ({"penalty": 0.5, "penalty_share": 0.1}, ("penalty is 0.5", "penalty_share=None")),
         ({"importance": "loss", "importance_from": "anchors"}, ("labels", 'importance_from="retain"')),
     ],

@@ -103,12 +103,11 @@ def test_in_double_precision_too(problem64: Problem, table: References) -> None:
 def test_settings_for_references() -> None:
     usual, own = Forsaken(), Forsaken.out_of_fold()
     changed = {name for name, value in own.settings.items() if usual.settings[name] != value}
-    assert changed == {"target", "penalty_share", "power", "iterations", "relax", "close", "importance_from", "let_go"}
+    place = {"target", "power", "importance_from", "anchor_references", "let_go", "leave_first"}
+    assert changed == place | {"penalty_share", "iterations", "relax", "at_most", "close"}
     assert own.target == "out-of-fold"
-    usual_again = {"power": 0.25, "let_go": None, "relax": False, "close": None, "importance_from": "retain"}
-    assert Forsaken.out_of_fold(iterations=5, penalty_share=None, **usual_again) == Forsaken(
-        target="out-of-fold", iterations=5
-    )
+    usual_again = {name: usual.settings[name] for name in changed - {"target", "iterations"}}
+    assert Forsaken.out_of_fold(iterations=5, **usual_again) == Forsaken(target="out-of-fold", iterations=5)
     assert Forsaken.out_of_fold(penalty=0.1).penalty_share is None, "who gives λ means it"
     assert "out-of-fold" in TARGETS
 

@@ -31,10 +31,17 @@ class Quadratic:
         return Smooth(value, 0.0, value)
 
 
-def solve(f: Quadratic, penalty: Tensor, iterations: int = 500, history: int = 10, relax: int | None = None) -> Found:
+def solve(
+    f: Quadratic,
+    penalty: Tensor,
+    iterations: int = 500,
+    history: int = 10,
+    relax: int | None = None,
+    most: int | None = None,
+) -> Found:
     gradient = torch.empty_like(penalty)
     start = f(gradient)
-    settings = {"iterations": iterations, "history": history, "relax": relax}
+    settings = {"iterations": iterations, "history": history, "relax": relax, "most": most}
     return owlqn(f, start.value, gradient, penalty, watch=lambda point: None, **settings)
 
 
@@ -211,6 +218,29 @@ def test_relaxed_it_is_least_squares_on_what_the_lasso_chose(seed: int) -> None:
     expected[chosen] = np.linalg.lstsq(design[:, chosen], answer, rcond=None)[0]
     np.testing.assert_allclose(found.nu.numpy(), expected, atol=1e-6)
     assert 0 < chosen.sum() < 40
+
+
+@pytest.mark.parametrize("most", [1, 4, 9])
+def test_at_most_so_many_go_on_those_that_moved_farthest(most: int) -> None:
+    draw = np.random.default_rng(0)
+    design = draw.normal(size=(80, 40))
+    answer = design[:, :12] @ np.linspace(1, 3, 12) + 0.1 * draw.normal(size=80)
+    lasso = Lasso(alpha=0.05, fit_intercept=False, tol=1e-12, max_iter=100_000).fit(design, answer)
+    f = Quadratic(torch.tensor(design.T @ design / 80), torch.tensor(design.T @ answer / 80))
+    found = solve(f, torch.full((40,), 0.05, dtype=torch.float64), relax=200, most=most)
+    chosen = np.argsort(-np.abs(lasso.coef_))[:most]
+    expected = np.zeros(40)
+    expected[chosen] = np.linalg.lstsq(design[:, chosen], answer, rcond=None)[0]
+    np.testing.assert_allclose(found.nu.numpy(), expected, atol=1e-6)
+    assert torch.equal(f.point, found.nu), "those left behind are at zero for the objective too"
+    assert np.count_nonzero(lasso.coef_) > most
+
+
+def test_fewer_than_the_most_are_as_without_it() -> None:
+    penalty = torch.full((30,), 0.3, dtype=torch.float64)
+    few, all_of_them = random_quadratic(30, 0), random_quadratic(30, 0)
+    assert torch.equal(solve(few, penalty, relax=20, most=30).nu, solve(all_of_them, penalty, relax=20).nu)
+    assert few.calls == all_of_them.calls
 
 
 def test_it_relaxes_when_it_has_settled_and_goes_on() -> None:

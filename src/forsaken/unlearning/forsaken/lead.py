@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -76,7 +75,7 @@ def nothing(like: Tensor) -> Tensor:
 
 
 def leading(
-    adapter: LogitModel, samples: Samples, count: int, picked: Mapping[str, nn.Parameter], share: float
+    adapter: LogitModel, samples: Sequence[Samples], picked: Mapping[str, nn.Parameter], share: float
 ) -> Lead | None:
     """Return the first layers that hold at most a share of the picked weights; None where there is no such lead.
 
@@ -88,23 +87,23 @@ def leading(
     ----------
     adapter : LogitModel
         The model, in evaluation mode.
-    samples : Samples
-        Some of those that will pass through it.
-    count : int
-        How many will: what comes out must fit into memory for all of them.
+    samples : sequence of Samples
+        Those that will pass through it: what comes out must fit into memory for all of them.
     picked : dict of str to Parameter
         The weights that may change.
     share : float
         How many of them may be left as they are.
     """
-    few = adapter.place(samples.rows(range(min(_TRIED, len(samples)))).inputs)
+    if not share or not samples:
+        return None
+    few = adapter.place(samples[0].rows(range(min(_TRIED, len(samples[0])))).inputs)
     try:
         layers, names = _within(adapter, few, picked, share * sum(p.numel() for p in picked.values()))
         if not 0 < len(names) < len(picked):
             return None
         lead = Lead(tuple(layers), frozenset(names))
         outputs = lead.outputs(lambda: adapter(few))
-        room = outputs[-1].nbytes / len(outputs[-1]) * count
+        room = outputs[-1].nbytes / len(outputs[-1]) * sum(map(len, samples))
         return lead if room <= _ROOM and _independent(adapter, few, lead, picked, outputs) else None
     except _ODD:  # a model of its own kind; what is truly wrong with it shows again elsewhere
         return None
@@ -159,7 +158,7 @@ def _independent(
 
 
 @contextmanager
-def _hooked(layers: Any, note: Callable[..., None]) -> Iterator[None]:
+def _hooked(layers: Iterable[nn.Module], note: Callable[..., None]) -> Iterator[None]:
     handles = [layer.register_forward_hook(note) for layer in layers]
     try:
         yield

@@ -22,7 +22,7 @@ from forsaken.unlearning.forsaken import aims
 from forsaken.unlearning.forsaken.importance import LOSSES, importance, scaled
 from forsaken.unlearning.forsaken.keepers import SOURCES, Keepers, keepers
 from forsaken.unlearning.forsaken.lbfgs import lbfgs
-from forsaken.unlearning.forsaken.lead import Lead, leading
+from forsaken.unlearning.forsaken.lead import leading
 from forsaken.unlearning.forsaken.narrow import narrowing
 from forsaken.unlearning.forsaken.objective import DISTANCES, Objective, squared_logits
 from forsaken.unlearning.forsaken.owlqn import owlqn
@@ -91,8 +91,8 @@ class Forsaken(Unlearner):
     parameters : str, sequence of str, or callable, optional
         Which parameters may change: names or shell patterns such as "layer4.*", or ``f(name, parameter)``.
     leave_first : float
-        The share of those parameters that is left as it is in the layers that come first, so that what these say is
-        computed once: they cost most of the time where pictures and texts shrink on their way through a model.
+        The share of those parameters that may be left as it is in the layers that come first: what these say is then
+        computed once. They take most of the time where pictures and texts shrink on their way through a model.
     batch_size : int, optional
         Samples in a pass; by default all rows of numbers, of pictures and texts 64 on a CPU and 1,024 on a GPU. The
         result is the same up to rounding, which many iterations in float32 can amplify.
@@ -147,9 +147,7 @@ class Forsaken(Unlearner):
         if self.relax and self.optimiser != "owlqn":
             found.add(f'relax=True needs optimiser="owlqn", which keeps weights at zero, not "{self.optimiser}"')
         if self.at_most is not None and not self.relax:
-            found.add(
-                f"at_most is {self.at_most!r}, and only relax=True ends the penalty: give both or none"
-            )
+            found.add(f"at_most is {self.at_most!r}, and only relax=True ends the penalty: give both or none")
         if self.importance == "loss" and self.importance_from == "anchors":
             found.add('importance="loss" needs labels, and anchors have none: give importance_from="retain"')
 
@@ -182,9 +180,10 @@ class Forsaken(Unlearner):
         Give retain and reference samples with it: nothing else holds the other samples in place.
         """
         place = {"importance_from": "anchors", "anchor_references": 500, "power": 1 / 3, "let_go": 0.1}
-        search = {"iterations": 120, "relax": True, "at_most": 0.2, "close": 3e-4, "leave_first": 0.3}
-        share = {} if "penalty" in changes else {"penalty_share": 1e-3}
-        return cls(**{"target": aims.OUT_OF_FOLD, **place, **search, **share, **changes})
+        search = {"iterations": 120, "relax": True, "close": 3e-4, "leave_first": 0.3}
+        share = {} if "penalty" in changes else {"penalty_share": 2e-3}
+        most = {} if changes.get("relax") is False else {"at_most": 0.2}
+        return cls(**{"target": aims.OUT_OF_FOLD, **place, **search, **share, **most, **changes})
 
     def needs_reference_labels(self, *, retain: bool, targets: bool) -> bool:
         """Return whether the target or the importance needs the references' labels."""
@@ -199,13 +198,13 @@ class Forsaken(Unlearner):
             references=self.anchor_references,
             importance_from=self.importance_from,
         )
-        looked_at = [part for part in (request.forget, kept.anchors, kept.guard) if part is not None]
-
-        def lead(picked: dict[str, nn.Parameter]) -> Lead | None:
-            seen = sum(map(len, looked_at))
-            return leading(adapter, request.forget, seen, picked, self.leave_first) if self.leave_first else None
-
-        space = ParameterSpace(adapter, self.parameters, lambda: narrowing(adapter, looked_at), lead)
+        seen = [part for part in (request.forget, kept.anchors, kept.guard) if part is not None]
+        space = ParameterSpace(
+            adapter,
+            self.parameters,
+            lambda: narrowing(adapter, seen),
+            lambda picked: leading(adapter, seen, picked, self.leave_first),
+        )
         with prepared(student):
             return self._run(student, space, request, kept)
 
@@ -273,6 +272,7 @@ class Forsaken(Unlearner):
             close=None if self.close is None else self.close * start.distance,
             chosen=CHOSEN * start.distance if self.relax else None,
         )
+        most = None if self.at_most is None else max(1, int(self.at_most * space.trainable))
         found = OPTIMISERS[self.optimiser](
             objective,
             start.value,
@@ -281,11 +281,10 @@ class Forsaken(Unlearner):
             iterations=self.iterations,
             history=self.history,
             watch=watcher,
-            **({"relax": math.ceil(self.iterations / 2), "most": self._most(space)} if self.relax else {}),
+            **({"relax": math.ceil(self.iterations / 2), "most": most} if self.relax else {}),
         )
-        mu = scale * found.nu
-        sizes = {"mu_max": float(mu.abs().max()), "weight_max": float(space.start.abs().max())}
-        facts |= {"relaxed_at": found.relaxed, **sizes}
+        mu, start_max = scale * found.nu, float(space.start.abs().max())
+        facts |= {"relaxed_at": found.relaxed, "mu_max": float(mu.abs().max()), "weight_max": start_max}
         mask = mask_of(space, mu, student, self.settings)
         history = tuple(watcher.history)
         facts["distance_after"] = history[-1].distance if history else start.distance
@@ -300,9 +299,6 @@ class Forsaken(Unlearner):
         if omega is None or self.weights == "none":
             return torch.ones_like(like)
         return omega if self.weights == "importance-raw" else scaled(omega, count)
-
-    def _most(self, space: ParameterSpace) -> int | None:
-        return None if self.at_most is None else max(1, int(self.at_most * space.trainable))
 
     def _penalty(self, largest: float) -> float:
         if self.penalty_share is None:

@@ -1,0 +1,179 @@
+"""The first layers, left as they are: the same result as choosing the others, and no lead where there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import forsaken
+from forsaken import Forsaken
+from forsaken.data.samples import Samples
+from forsaken.models.logits import LogitModel
+from forsaken.models.nets import NewsConvolutions, TextConvolutions, vgg16
+from forsaken.unlearning.forsaken import lead as place
+from forsaken.unlearning.forsaken.lead import Lead, leading
+
+PICTURES = torch.rand(9, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+TARGETS = torch.randn(4, 3, generator=torch.Generator().manual_seed(2))
+
+
+def layers(*, inplace: bool = False) -> list[nn.Module]:
+    torch.manual_seed(0)
+    shrunk = [nn.ReLU(inplace=inplace), nn.MaxPool2d(2), nn.Flatten()]
+    return [nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), *shrunk, nn.Linear(64, 16), nn.Linear(16, 3)]
+
+
+def network(*, inplace: bool = False) -> nn.Sequential:
+    return nn.Sequential(*layers(inplace=inplace)).eval()
+
+
+def of(model: nn.Module, inputs: Tensor = PICTURES, share: float = 0.3) -> Lead | None:
+    picked = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    return leading(LogitModel(model.eval()), [Samples(inputs)], picked, share)
+
+
+class Written(nn.Module):
+    """The same network with a forward pass of its own, `between` what the convolution says and the rest."""
+
+    def __init__(self, between: Callable[[Written, Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        parts = layers()
+        self.first, self.rest, self.between = parts[0], nn.Sequential(*parts[2:]), between
+        self.scale = nn.Parameter(torch.ones(4, 1, 1))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        found: Tensor = self.rest(self.between(self, self.first(inputs), inputs))
+        return found
+
+
+def test_the_layers_that_come_first() -> None:
+    model = network()
+    found = of(model)
+    assert found is not None
+    assert found.layers == tuple(model[:5]), "up to the first that has more weights than may be left"
+    assert found.weights == {"0.weight", "0.bias", "1.weight", "1.bias"}
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.03])
+def test_none_where_there_is_no_room_for_the_first(share: float) -> None:
+    assert of(network(), share=share) is None
+
+
+def test_all_but_none_of_the_weights_is_no_lead() -> None:
+    assert of(nn.Sequential(nn.Linear(3, 3), nn.ReLU()), torch.rand(4, 3), share=1.0) is None
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+def test_the_same_as_choosing_the_other_weights(inplace: bool) -> None:
+    model, given = network(inplace=inplace), (Samples(PICTURES[:4]), Samples(PICTURES[4:7]), PICTURES[7:])
+    others = [name for name, _ in model.named_parameters() if name[0] not in "01"]
+    settings = {"iterations": 6, "penalty": 1e-5}
+    led = Forsaken.out_of_fold(leave_first=0.3, **settings)(model, *given, targets=TARGETS)
+    plain = Forsaken.out_of_fold(leave_first=0.0, parameters=others, **settings)(model, *given, targets=TARGETS)
+    assert led.details.facts["left"] == ["0.bias", "0.weight", "1.bias", "1.weight"]
+    assert plain.details.facts["left"] == []
+    assert led.details.facts["distance_after"] == pytest.approx(plain.details.facts["distance_after"], rel=1e-5)
+    for one, other in zip(led.model.parameters(), plain.model.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+    assert set(led.mask.entries) <= set(others)
+
+
+def test_first_layers_are_not_computed_again() -> None:
+    model, calls = network(), []
+    model[0].register_forward_hook(lambda *_: calls.append(torch.is_grad_enabled()))
+    found = of(model)
+    assert found is not None
+    adapter, before = LogitModel(model), model[0].forward
+    outputs = found.outputs(lambda: adapter(PICTURES))
+    assert outputs[0].isnan().all()
+    assert outputs[0].untyped_storage().nbytes() == 4, "what nobody looks at takes no room"
+    expected = model(PICTURES)
+    with torch.no_grad():
+        model[0].weight.zero_()  # who computes it again would see this
+    with found.giving(outputs):
+        assert torch.equal(adapter(PICTURES), expected)
+    assert model[0].forward == before
+    assert not torch.equal(adapter(PICTURES), expected)
+
+
+def test_a_model_with_a_forward_pass_of_its_own() -> None:
+    found = of(Written(lambda _, said, __: said.relu()))
+    assert found is not None
+    assert found.weights == {"first.weight", "first.bias"}
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        pytest.param(lambda model, said, _: model.first(said[:, :1]), id="a layer is called twice"),
+        pytest.param(lambda _, said, __: said.mul_(2), id="what it said is written to"),
+    ],
+)
+def test_no_lead_where_more_than_the_last_answer_counts(between: Callable[..., Tensor]) -> None:
+    assert of(Written(between)) is None
+
+
+def test_no_lead_where_an_earlier_answer_is_used_again() -> None:
+    class Again(Written):
+        def forward(self, inputs: Tensor) -> Tensor:
+            return super().forward(inputs) + self.kept.mean()
+
+        def keep(self, said: Tensor) -> Tensor:
+            self.kept = said
+            return said
+
+    assert of(Again(lambda model, said, _: model.keep(said))) is None
+
+
+def test_a_weight_between_the_layers_ends_the_lead_before_it() -> None:
+    found = of(Written(lambda model, said, _: said * model.scale))
+    assert found is None or found.weights == {"first.weight", "first.bias"}
+
+
+def test_a_lead_that_hangs_on_another_weight_is_none() -> None:
+    class Scaled(Written):
+        def forward(self, inputs: Tensor) -> Tensor:
+            return super().forward(inputs * self.scale[0])
+
+    assert of(Scaled(lambda _, said, __: said)) is None
+
+
+def test_weights_that_are_shared_do_not_lead() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.Linear(4, 64), nn.Linear(64, 3))
+    model[2].weight = model[0].weight
+    assert of(model, torch.rand(5, 4)) is None
+
+
+def test_what_would_not_fit_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(place, "_ROOM", 9 * 64 * 4)
+    assert of(network()) is not None
+    monkeypatch.setattr(place, "_ROOM", 9 * 64 * 4 - 1)
+    assert of(network()) is None
+
+
+def test_the_papers_networks() -> None:
+    pictures = torch.randint(0, 256, (3, 3, 32, 32), dtype=torch.uint8)
+    found = of(vgg16(10), pictures)
+    assert found is not None
+    assert "25.weight" in found.weights
+    assert "28.weight" not in found.weights
+    words = torch.randint(0, 50, (3, 1000))
+    found = of(NewsConvolutions(torch.randn(50, 100), classes=20), words)
+    assert found is not None
+    assert found.weights == {"layers.0.weight", "layers.0.bias"}
+    assert of(TextConvolutions(25002, classes=2), torch.randint(1, 50, (3, 40))) is None, "its words are most of it"
+
+
+def test_buffers_and_modes_stay_as_they_were() -> None:
+    model = network().train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    result = forsaken.unlearn(
+        model, Samples(PICTURES[:4]), Samples(PICTURES[4:]), targets=TARGETS, leave_first=0.3, iterations=2
+    )
+    assert result.details.facts["left"]
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert model.training
+    assert not any("forward" in vars(module) for module in (*model.modules(), *result.model.modules()))
