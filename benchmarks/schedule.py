@@ -39,17 +39,22 @@ from forsaken.unlearning.base import Unlearned
 
 CHANGES: tuple[dict[str, Any], ...] = (
     {},
-    {"penalty": 3.5e-4},
     {"penalty_share": 3e-4},
     {"penalty_share": 3e-3},
-    {"power": 0.25},
-    {"power": 0.5},
+    {"at_most": None},
+    {"at_most": 0.1},
+    {"leave_first": 0.0},
+    {"power": 1 / 3, "floor": 0.01},
+    {"power": 0.5, "floor": 0.1},
+    {"floor": 0.2},
+    {"floor": 1.0},
     {"close": 1e-3},
     {"close": None},
     {"relax": False},
     {"anchor": 3.0},
-    {"anchor_references": 100},
+    {"anchor_references": 300},
     {"anchor_references": 800},
+    {"let_go": None},
 )
 
 

@@ -26,6 +26,12 @@ def layers(*, inplace: bool = False) -> list[nn.Module]:
     return [nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), *shrunk, nn.Linear(64, 16), nn.Linear(16, 3)]
 
 
+@pytest.fixture(autouse=True)
+def few_are_plenty(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    if "papers" not in request.node.name:
+        monkeypatch.setattr(place, "PLENTY", 1)
+
+
 def network(*, inplace: bool = False) -> nn.Sequential:
     return nn.Sequential(*layers(inplace=inplace)).eval()
 
@@ -154,6 +160,14 @@ def test_what_would_not_fit_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None
     assert of(network()) is None
 
 
+def test_a_small_model_has_no_layers_to_spare(monkeypatch: pytest.MonkeyPatch) -> None:
+    others = 64 * 16 + 16 + 16 * 3 + 3
+    monkeypatch.setattr(place, "PLENTY", others / (9 * 3))
+    assert of(network()) is not None
+    monkeypatch.setattr(place, "PLENTY", others / (9 * 3) + 0.01)
+    assert of(network()) is None
+
+
 def test_the_papers_networks() -> None:
     pictures = torch.randint(0, 256, (3, 3, 32, 32), dtype=torch.uint8)
     found = of(vgg16(10), pictures)
@@ -161,6 +175,7 @@ def test_the_papers_networks() -> None:
     assert "25.weight" in found.weights
     assert "28.weight" not in found.weights
     words = torch.randint(0, 50, (3, 1000))
+    assert of(NewsConvolutions(torch.randn(50, 100), classes=20), words.repeat(200, 1)) is None, "too small for so many"
     found = of(NewsConvolutions(torch.randn(50, 100), classes=20), words)
     assert found is not None
     assert found.weights == {"layers.0.weight", "layers.0.bias"}

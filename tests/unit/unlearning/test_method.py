@@ -189,6 +189,7 @@ def test_one_gradient_in_microbatches_float32(problem) -> None:
 
 def test_scaled_importance() -> None:
     torch.testing.assert_close(scaled(torch.tensor([1.0, 3.0])), torch.tensor([0.51, 1.51]))
+    torch.testing.assert_close(scaled(torch.tensor([1.0, 3.0]), 4, 0.5), torch.tensor([1.5, 3.5]))
     assert torch.equal(scaled(torch.zeros(3)), torch.ones(3))
 
 

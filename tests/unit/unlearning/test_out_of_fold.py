@@ -103,7 +103,7 @@ def test_in_double_precision_too(problem64: Problem, table: References) -> None:
 def test_settings_for_references() -> None:
     usual, own = Forsaken(), Forsaken.out_of_fold()
     changed = {name for name, value in own.settings.items() if usual.settings[name] != value}
-    place = {"target", "power", "importance_from", "anchor_references", "let_go", "leave_first"}
+    place = {"target", "power", "floor", "importance_from", "anchor_references", "let_go", "leave_first"}
     assert changed == place | {"penalty_share", "iterations", "relax", "at_most", "close"}
     assert own.target == "out-of-fold"
     usual_again = {name: usual.settings[name] for name in changed - {"target", "iterations"}}

@@ -162,10 +162,10 @@ def _add(total: Tensor, space: ParameterSpace, gradients: Sequence[Tensor | None
             total[cut] += gradient.reshape(-1)
 
 
-def scaled(omega: Tensor, count: int | None = None) -> Tensor:
-    """Return ω / mean ω + 0.01: on the scale of 1 whatever the model, and nowhere zero; 1 where ω is all zero.
+def scaled(omega: Tensor, count: int | None = None, floor: float = 0.01) -> Tensor:
+    """Return ω / mean ω + floor: on the scale of 1 whatever the model, and nowhere zero; 1 where ω is all zero.
 
     The mean is over `count` parameters where that is more than there are entries: ω is zero at the others.
     """
     mean = omega.sum() / (omega.numel() if count is None else count)
-    return torch.where(mean > 0, omega / mean.clamp_min(torch.finfo(omega.dtype).tiny) + 0.01, torch.ones_like(omega))
+    return torch.where(mean > 0, omega / mean.clamp_min(torch.finfo(omega.dtype).tiny) + floor, torch.ones_like(omega))

@@ -19,6 +19,7 @@ from forsaken.data.nest import Nest
 from forsaken.data.samples import Samples
 from forsaken.models.logits import LogitModel
 
+PLENTY = 20  # weights for each answer to be reached or held, below which a model has none to spare
 _ROOM = 2**32  # bytes that may be kept
 _TRIED = 2  # samples on which it is tried
 _ODD = (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError, AttributeError)
@@ -81,14 +82,14 @@ def leading(
 
     Layers are modules without children. They lead if each is called once, before every layer with other weights, if
     what they say depends on no picked weight but their own, and if only what the last of them says is used. That is
-    tried on a few samples.
+    tried on a few samples. The others must be plenty for what they have to do.
 
     Parameters
     ----------
     adapter : LogitModel
         The model, in evaluation mode.
     samples : sequence of Samples
-        Those that will pass through it: what comes out must fit into memory for all of them.
+        Those to be moved or held: what comes out must fit into memory for all of them.
     picked : dict of str to Parameter
         The weights that may change.
     share : float
@@ -99,12 +100,14 @@ def leading(
     few = adapter.place(samples[0].rows(range(min(_TRIED, len(samples[0])))).inputs)
     try:
         layers, names = _within(adapter, few, picked, share * sum(p.numel() for p in picked.values()))
-        if not 0 < len(names) < len(picked):
+        if not names:
             return None
-        lead = Lead(tuple(layers), frozenset(names))
+        lead, count = Lead(tuple(layers), frozenset(names)), sum(map(len, samples))
+        others = sum(weight.numel() for name, weight in picked.items() if name not in lead.weights)
         outputs = lead.outputs(lambda: adapter(few))
-        room = outputs[-1].nbytes / len(outputs[-1]) * sum(map(len, samples))
-        return lead if room <= _ROOM and _independent(adapter, few, lead, picked, outputs) else None
+        fits = outputs[-1].nbytes / len(outputs[-1]) * count <= _ROOM
+        enough = others >= PLENTY * count * adapter(few).shape[1]
+        return lead if fits and enough and _independent(adapter, few, lead, picked, outputs) else None
     except _ODD:  # a model of its own kind; what is truly wrong with it shows again elsewhere
         return None
 

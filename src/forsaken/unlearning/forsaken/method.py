@@ -1,6 +1,6 @@
 """Forsaken: mask gradients that make a trained classifier forget (Liu et al., "Learn to Forget", and beyond).
 
-minimise over ν:   dist(D) + β · anchor(D_0) + λ Σ w|ν|        θ = θ_0 − s ⊙ ν,   s = (ω / mean ω + 0.01)^(−p)
+minimise over ν:   dist(D) + β · anchor(D_0) + λ Σ w|ν|        θ = θ_0 − s ⊙ ν,   s = (ω / mean ω + f)^(−p)
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from forsaken.unlearning.forsaken import aims
 from forsaken.unlearning.forsaken.importance import LOSSES, importance, scaled
 from forsaken.unlearning.forsaken.keepers import SOURCES, Keepers, keepers
 from forsaken.unlearning.forsaken.lbfgs import lbfgs
-from forsaken.unlearning.forsaken.lead import leading
+from forsaken.unlearning.forsaken.lead import PLENTY, leading
 from forsaken.unlearning.forsaken.narrow import narrowing
 from forsaken.unlearning.forsaken.objective import DISTANCES, Objective, squared_logits
 from forsaken.unlearning.forsaken.owlqn import owlqn
@@ -60,9 +60,9 @@ class Forsaken(Unlearner):
         λ as a share of λ_max, in place of `penalty`: λ_max differs a hundredfold between networks, and `out_of_fold`
         serves them all. The default λ is 0.0016 and 0.0028 of λ_max in `benchmarks/results/defaults-*.json`.
     weights : {"none", "importance", "importance-raw"}
-        w, the weights of the L1 term: 1; ω / mean ω + 0.01; ω itself, as the paper has it.
-    power : float
-        p, the power of ω in the coordinates; 0 switches them off.
+        w, the weights of the L1 term: 1; ω / mean ω + f; ω itself, as the paper has it.
+    power, floor : float
+        p, the power of ω in the coordinates, where 0 switches them off; f, below which ω is not told from zero.
     anchor : float
         β, how strongly retain samples are held where they were.
     anchor_references : int
@@ -79,10 +79,11 @@ class Forsaken(Unlearner):
     iterations, history : int
         The most iterations T; the pairs m that the optimiser remembers.
     relax : bool
-        When 1 % of the forget samples' distance is left, or after half of the iterations, only the weights that have
+        When 1 % of the forget samples' distance is left, or after half of the iterations, only weights that have
         moved go on, without a penalty: it has chosen them by then, and would hold the samples off. For "owlqn".
     at_most : float, optional
-        The largest share of the weights that goes on then: those that have moved farthest. Needs `relax`.
+        The share of the weights that goes on then, at most: those that have moved farthest. In a small model it may be
+        more, 20 for each answer that is to be reached or held: fewer would cost accuracy.
     close : float, optional
         The share of the forget samples' distance that is close enough: it stops there, whatever `stop` says.
     stop : {"converged", "calibrated", "none"}
@@ -92,7 +93,8 @@ class Forsaken(Unlearner):
         Which parameters may change: names or shell patterns such as "layer4.*", or ``f(name, parameter)``.
     leave_first : float
         The share of those parameters that may be left as it is in the layers that come first: what these say is then
-        computed once. They take most of the time where pictures and texts shrink on their way through a model.
+        computed once. They take most of the time where pictures and texts shrink on their way through a model. Small
+        models (as for `at_most`) have none to spare.
     batch_size : int, optional
         Samples in a pass; by default all rows of numbers, of pictures and texts 64 on a CPU and 1,024 on a GPU. The
         result is the same up to rounding, which many iterations in float32 can amplify.
@@ -118,6 +120,7 @@ class Forsaken(Unlearner):
     penalty_share: float | None = number(None, "λ as a share of the largest that moves anything")
     weights: str = choice("none", "weights of the L1 term", WEIGHTS)
     power: float = number(0.25, "p, the power of the importance in the coordinates")
+    floor: float = number(0.01, "f, added to the importance over its mean", least=1e-6)
     anchor: float = number(1.0, "β, how strongly retain samples are held where they were")
     anchor_references: int = whole(300, "how many references, at most, are held as well")
     let_go: float | None = number(None, "how far a reference may have to move before it is let go", least=1e-6)
@@ -134,9 +137,7 @@ class Forsaken(Unlearner):
         None, "which weights may change", "names, patterns such as layer4.*, or a function"
     )
     leave_first: float = number(0.0, "the share of them, in the first layers, that is left as it is", most=0.9)
-    batch_size: int | None = whole(
-        None, "samples in a forward pass; by default all, of pictures and texts fewer", least=1
-    )
+    batch_size: int | None = whole(None, "samples in a pass; by default all, of pictures and texts fewer", least=1)
 
     def problems(self, found: Problems) -> None:
         """Note what one setting alone does not show."""
@@ -179,9 +180,9 @@ class Forsaken(Unlearner):
 
         Give retain and reference samples with it: nothing else holds the other samples in place.
         """
-        place = {"importance_from": "anchors", "anchor_references": 500, "power": 1 / 3, "let_go": 0.1}
+        place = {"importance_from": "anchors", "anchor_references": 500, "power": 1.0, "floor": 0.5, "let_go": 0.1}
         search = {"iterations": 120, "relax": True, "close": 3e-4, "leave_first": 0.3}
-        share = {} if "penalty" in changes else {"penalty_share": 2e-3}
+        share = {} if "penalty" in changes else {"penalty_share": 1e-3}
         most = {} if changes.get("relax") is False else {"at_most": 0.2}
         return cls(**{"target": aims.OUT_OF_FOLD, **place, **search, **share, **most, **changes})
 
@@ -198,11 +199,12 @@ class Forsaken(Unlearner):
             references=self.anchor_references,
             importance_from=self.importance_from,
         )
-        seen = [part for part in (request.forget, kept.anchors, kept.guard) if part is not None]
+        seen = [part for part in (request.forget, kept.anchors) if part is not None]
+        looked_at = seen if kept.guard is None else [*seen, kept.guard]
         space = ParameterSpace(
             adapter,
             self.parameters,
-            lambda: narrowing(adapter, seen),
+            lambda: narrowing(adapter, looked_at),
             lambda picked: leading(adapter, seen, picked, self.leave_first),
         )
         with prepared(student):
@@ -229,9 +231,10 @@ class Forsaken(Unlearner):
 
         if self.stop == "calibrated" and aim.bound is None:
             raise SettingsError('stop="calibrated" needs a target from at least two references to calibrate on')
-        omega, anchors = self._omega(space, kept.guard, request), kept.anchors
-        scale = torch.ones_like(space.start) if omega is None else scaled(omega, space.chosen) ** (-self.power)
-        weight = self._weights(omega, scale, space.chosen)
+        omega, anchors, flat = self._omega(space, kept.guard, request), kept.anchors, torch.ones_like(space.start)
+        spread = flat if omega is None else scaled(omega, space.chosen, self.floor)
+        scale = spread**-self.power
+        weight = {"none": flat, "importance": spread, "importance-raw": flat if omega is None else omega}[self.weights]
         facts |= {
             "importance_from": "none" if omega is None else kept.source,
             "anchors": 0 if anchors is None else len(anchors),
@@ -272,7 +275,7 @@ class Forsaken(Unlearner):
             close=None if self.close is None else self.close * start.distance,
             chosen=CHOSEN * start.distance if self.relax else None,
         )
-        most = None if self.at_most is None else max(1, int(self.at_most * space.trainable))
+        most = None if self.at_most is None else max(int(self.at_most * space.trainable), PLENTY * objective.answers)
         found = OPTIMISERS[self.optimiser](
             objective,
             start.value,
@@ -294,11 +297,6 @@ class Forsaken(Unlearner):
         if guard is None or (self.power == 0 and self.weights == "none"):
             return None
         return importance(space, guard, self.importance, request.progress, batch_size=self.batch_size)
-
-    def _weights(self, omega: Tensor | None, like: Tensor, count: int) -> Tensor:
-        if omega is None or self.weights == "none":
-            return torch.ones_like(like)
-        return omega if self.weights == "importance-raw" else scaled(omega, count)
 
     def _penalty(self, largest: float) -> float:
         if self.penalty_share is None:

@@ -84,6 +84,8 @@ class Objective:
 
     Attributes
     ----------
+    answers : int
+        How many numbers are to be reached or held: samples x classes.
     let_go : float or None
         The squared distance at which the other anchors are let go: see `yielding`. None, as at first: never.
     """
@@ -114,7 +116,7 @@ class Objective:
         device = space.adapter.device
         everything = forget if anchors is None else join([_bare(forget), _bare(anchors)])
         wanted = target if anchored is None else torch.cat([target, anchored])
-        self._samples, self._size = everything, batch_size
+        self._samples, self._size, self.answers = everything, batch_size, wanted.numel()
         placed = [space.place(part.inputs) for part in everything.batches(batch_size)]
         rows = torch.split(wanted.to(device), batch_size or len(everything))
         self._batches = [
