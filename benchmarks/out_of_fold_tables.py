@@ -210,10 +210,11 @@ def costs_of() -> str:
         content = json.loads(path.read_bytes())
         mean = content["mean"]["request"]
         device = "H200" if path.stem.endswith("cuda") else f"{content['threads']} cores"
+        epochs = "" if content.get("epochs") is None else f", {content['epochs']} epochs"
         pays = max(run["break_even"] or 0 for run in content["runs"]["request"])
         lines.append(
             (
-                f"`{content['task']}`",
+                f"`{content['task']}`{epochs}",
                 device,
                 f"{mean['request_seconds']:.1f} s",
                 f"{mean['retrain_seconds']:.1f} s",

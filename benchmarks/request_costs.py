@@ -6,7 +6,8 @@ In one process: a training on everything (which a reference takes too: it has as
 samples to forget, and requests with the settings for references, targets and importance included (the median of
 three; the retrained model says where to go). `amortised_N` is the share of retraining that each of N requests costs
 when the K = 4 trainings of the table are divided among them; `break_even` is the request from which on the table is
-cheaper. Run it with nothing beside it. Writes results/request-costs-TASK-DEVICE.json.
+cheaper. Run it with nothing beside it. Writes results/request-costs-TASK-DEVICE.json, with the epochs in its name where
+they are not the scenario's own.
 """
 
 from __future__ import annotations
@@ -88,8 +89,9 @@ def main() -> None:
             rows["request"].append(measured(scenario, seed, options.device, progress))
         print(f"seed {seed}", rows["request"][-1], flush=True)
     print(summary(rows))
-    place = RESULTS / f"request-costs-{options.task}-{options.device}.json"
-    write_result(place, options.seeds, rows, task=options.task, threads=torch.get_num_threads())
+    epochs = "" if options.epochs is None else f"-{options.epochs}-epochs"
+    place = RESULTS / f"request-costs-{options.task}{epochs}-{options.device}.json"
+    write_result(place, options.seeds, rows, task=options.task, epochs=options.epochs, threads=torch.get_num_threads())
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -72,19 +73,24 @@ def test_all_but_none_of_the_weights_is_no_lead() -> None:
     assert of(nn.Sequential(nn.Linear(3, 3), nn.ReLU()), torch.rand(4, 3), share=1.0) is None
 
 
-@pytest.mark.parametrize("inplace", [False, True])
-def test_the_same_as_choosing_the_other_weights(inplace: bool) -> None:
-    model, given = network(inplace=inplace), (Samples(PICTURES[:4]), Samples(PICTURES[4:7]), PICTURES[7:])
-    others = [name for name, _ in model.named_parameters() if name[0] not in "01"]
-    settings = {"iterations": 6, "penalty": 1e-5}
-    led = Forsaken.out_of_fold(leave_first=0.3, **settings)(model, *given, targets=TARGETS)
-    plain = Forsaken.out_of_fold(leave_first=0.0, parameters=others, **settings)(model, *given, targets=TARGETS)
-    assert led.details.facts["left"] == ["0.bias", "0.weight", "1.bias", "1.weight"]
+def same_as_choosing(model: nn.Module, others: list[str], **more: Any) -> None:
+    """Leaving the first layers must give what choosing the others gives."""
+    given = (Samples(PICTURES[:4]), Samples(PICTURES[4:7]), PICTURES[7:])
+    settings, more = {"iterations": 6, "penalty": 1e-5}, {"targets": TARGETS, **more}
+    led = Forsaken.out_of_fold(leave_first=0.3, **settings)(model, *given, **more)
+    plain = Forsaken.out_of_fold(leave_first=0.0, parameters=others, **settings)(model, *given, **more)
+    assert led.details.facts["left"] == sorted({name for name, _ in model.named_parameters()} - set(others))
     assert plain.details.facts["left"] == []
     assert led.details.facts["distance_after"] == pytest.approx(plain.details.facts["distance_after"], rel=1e-5)
     for one, other in zip(led.model.parameters(), plain.model.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
     assert set(led.mask.entries) <= set(others)
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+def test_the_same_as_choosing_the_other_weights(inplace: bool) -> None:
+    model = network(inplace=inplace)
+    same_as_choosing(model, [name for name, _ in model.named_parameters() if name[0] not in "01"])
 
 
 def test_first_layers_are_not_computed_again() -> None:
@@ -94,6 +100,7 @@ def test_first_layers_are_not_computed_again() -> None:
     assert found is not None
     adapter, before = LogitModel(model), model[0].forward
     outputs = found.outputs(lambda: adapter(PICTURES))
+    assert outputs is not None
     assert outputs[0].isnan().all()
     assert outputs[0].untyped_storage().nbytes() == 4, "what nobody looks at takes no room"
     expected = model(PICTURES)
@@ -115,11 +122,100 @@ def test_a_model_with_a_forward_pass_of_its_own() -> None:
     "between",
     [
         pytest.param(lambda model, said, _: model.first(said[:, :1]), id="a layer is called twice"),
-        pytest.param(lambda _, said, __: said.mul_(2), id="what it said is written to"),
     ],
 )
 def test_no_lead_where_more_than_the_last_answer_counts(between: Callable[..., Tensor]) -> None:
     assert of(Written(between)) is None
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        pytest.param(lambda model, said: said.mul_(2), id="twice as much"),
+        pytest.param(lambda model, said: said.mul_(model.gain), id="times a weight that is one"),
+        pytest.param(lambda model, said: said.add_(model.gain - 1), id="and a weight that is zero"),
+    ],
+)
+def test_what_the_lead_said_may_be_written_to(write: Callable[[Any, Tensor], Tensor]) -> None:
+    class Writing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            parts = layers()
+            self.first, self.rest = nn.Sequential(parts[0], nn.MaxPool2d(2), nn.Flatten()), nn.Sequential(*parts[5:])
+            self.gain = nn.Parameter(torch.ones(64))
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            found: Tensor = self.rest(write(self, self.first(inputs)))
+            return found
+
+    model = Writing()
+    same_as_choosing(model, [name for name, _ in model.named_parameters() if not name.startswith("first")])
+
+
+def test_samples_that_go_another_way_pass_through_the_whole_model() -> None:
+    """A lead that holds for the two samples it is tried on need not hold for a batch."""
+    model = network()
+    others = [name for name, _ in model.named_parameters() if name[0] not in "01"]
+
+    def one_by_one(each: nn.Module, inputs: Tensor) -> Tensor:
+        return each(inputs) if len(inputs) < 3 else torch.cat([each(row[None]) for row in inputs])
+
+    same_as_choosing(model, others, forward=one_by_one)
+    seen: Tensor = model(PICTURES)
+
+    def masked(each: nn.Module, inputs: Tensor) -> Tensor:  # looks at the first layer, where it must not
+        first = each[0](inputs)
+        found: Tensor = each[1:](first)
+        return found if len(inputs) < 3 else found * first.isfinite().float().mean()
+
+    assert torch.allclose(masked(model, PICTURES), seen)
+    same_as_choosing(model, others, forward=masked)
+
+
+def test_a_hook_of_the_users_own_is_not_applied_twice() -> None:
+    model = network()
+    model[4].register_forward_hook(lambda _, __, output: output * 1.004)
+    assert of(model) is None
+
+
+def test_a_layer_that_keeps_something_for_later_does_not_lead() -> None:
+    class Keeping(nn.Module):
+        kept: Tensor
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            self.kept = inputs.mean()
+            return inputs
+
+    model = nn.Sequential(layers()[0], Keeping(), *layers()[1:]).eval()
+    found = of(model)
+    assert found is not None
+    assert found.layers == (model[0],)
+
+
+def test_a_model_that_minds_what_it_sees_has_no_lead() -> None:
+    class Minding(Written):
+        def forward(self, inputs: Tensor) -> Tensor:
+            said = self.first(inputs)
+            if not bool(said.isfinite().all()):
+                raise KeyError("not for a log")
+            found: Tensor = self.rest(said)
+            return found
+
+    assert of(Minding(lambda _, said, __: said)) is None
+
+
+def test_buffers_that_a_call_changes_are_given_back() -> None:
+    class Counting(nn.Sequential):
+        def forward(self, inputs: Tensor) -> Tensor:
+            self.calls += 1
+            return super().forward(inputs)
+
+    model = Counting(*layers()).eval()
+    model.register_buffer("calls", torch.zeros(()))
+    result = Forsaken.out_of_fold(iterations=3, penalty=1e-5)(model, PICTURES[:4], PICTURES[4:], targets=TARGETS)
+    assert result.details.facts["left"]
+    assert int(result.model.calls) == 0
+    assert torch.equal(result.mask.apply(model)(PICTURES), result.model(PICTURES))
 
 
 def test_no_lead_where_an_earlier_answer_is_used_again() -> None:

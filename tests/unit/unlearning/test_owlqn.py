@@ -236,6 +236,23 @@ def test_at_most_so_many_go_on_those_that_moved_farthest(most: int) -> None:
     assert np.count_nonzero(lasso.coef_) > most
 
 
+def test_of_those_that_moved_as_far_some_go_on() -> None:
+    f = Quadratic(torch.eye(8, dtype=torch.float64), torch.ones(8, dtype=torch.float64))
+    found = solve(f, torch.full((8,), 0.5, dtype=torch.float64), relax=20, most=3)
+    assert sorted(found.nu.tolist()) == pytest.approx([0.0] * 5 + [1.0] * 3)
+
+
+def test_where_fewer_would_not_be_finite_all_go_on() -> None:
+    class Spoilt(Quadratic):
+        def __call__(self, gradient: Tensor) -> Smooth:
+            seen = super().__call__(gradient)
+            return Smooth(np.nan, 0.0, np.nan) if 0 < int(torch.count_nonzero(self.point)) < 8 else seen
+
+    f = Spoilt(torch.eye(8, dtype=torch.float64), torch.ones(8, dtype=torch.float64))
+    found = solve(f, torch.full((8,), 0.5, dtype=torch.float64), relax=20, most=3)
+    torch.testing.assert_close(found.nu, torch.ones(8, dtype=torch.float64))
+
+
 def test_fewer_than_the_most_are_as_without_it() -> None:
     penalty = torch.full((30,), 0.3, dtype=torch.float64)
     few, all_of_them = random_quadratic(30, 0), random_quadratic(30, 0)

@@ -12,6 +12,7 @@ newcomers needs all d numbers. What that gains: docs/decisions/0001-optimiser-ov
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 import torch
@@ -196,18 +197,18 @@ class WorkingSet:
             self.penalty = torch.cat([self.penalty, self.penalties.index_select(0, new)])
             self.pairs.grow(len(self.index))
 
-    def settle(self, most: int | None = None) -> bool:
-        """Let only those go on that have moved, farthest and at most so many, without a penalty; no other joins them.
+    def farthest(self, most: int | None) -> Tensor:
+        """Return which coordinates have moved; of more than `most`, those that have moved farthest."""
+        moved = self.nu.nonzero()[:, 0]
+        if most is None or len(moved) <= most:
+            return moved
+        return self.nu.abs().topk(most, sorted=False).indices.sort().values
 
-        Returns whether some that had moved were left behind, at zero: that is another point.
-        """
-        size, moved = self.nu.abs(), int(torch.count_nonzero(self.nu))
-        many = most is not None and moved > most
-        least = size.kthvalue(len(size) - most).values if many and most is not None else size.new_zeros(())
-        self._keep((size > least).nonzero()[:, 0])
+    def settle(self, live: Tensor) -> None:
+        """Let only these go on, without a penalty; no other joins them."""
+        self._keep(live)
         self.penalty = torch.zeros_like(self.penalty)
         self.settled, self.kinks = True, False
-        return many
 
     def _prune(self) -> None:
         moving = (self.nu != 0) | (self.gradient.abs() > self.penalty)
@@ -266,12 +267,7 @@ def owlqn(
     while done < iterations:
         settled = chosen or stopped in ("converged", "line-search")
         if relax is not None and (settled or (stopped is None and done >= relax)) and bool(free.nu.any()):
-            best -= free.cost(free.nu)
-            if free.settle(most):
-                f.move(torch.zeros_like(penalty))
-                f.move(free.nu, free.index)
-                best = f(gradient).value
-                free.gradient = gradient.index_select(0, free.index)
+            best = _settled(f, free, best - free.cost(free.nu), gradient, most)
             relax, stopped, relaxed = None, None, done
         if stopped is not None:
             break
@@ -303,3 +299,20 @@ def owlqn(
     found = torch.zeros_like(penalty)
     found[free.index] = free.nu
     return Found(found, done, stopped or "iterations", relaxed)
+
+
+def _settled(f: Objective, free: WorkingSet, value: float, gradient: Tensor, most: int | None) -> float:
+    """End the penalty and return f, which is `value` if all that have moved go on, and otherwise is seen anew."""
+    moved, live = free.farthest(None), free.farthest(most)
+    if len(live) < len(moved):
+        nowhere = torch.zeros_like(free.penalties)
+        f.move(nowhere)
+        f.move(free.nu[live], free.index[live])
+        seen = f(gradient).value
+        if math.isfinite(seen):
+            free.settle(live)
+            free.gradient = gradient.index_select(0, free.index)
+            return seen
+        f.move(free.nu, free.index)
+    free.settle(moved)
+    return value

@@ -62,7 +62,10 @@ class ParameterSpace:
                 "set requires_grad on those that may change"
             )
         picked = choose(free, named, chosen)
-        self.adapter, self.lead = adapter, lead(picked)
+        self.adapter = adapter
+        self._buffers = {name: buffer.clone() for name, buffer in adapter.model.named_buffers()}
+        self.lead = lead(picked)
+        self.restore_buffers()  # as a trial of the lead may have changed them
         if self.lead is not None:
             picked = {name: p for name, p in picked.items() if name not in self.lead.weights}
         self.chosen = sum(p.numel() for p in picked.values())
@@ -76,7 +79,6 @@ class ParameterSpace:
         self.dtype = _working_dtype(picked)
         self.start = torch.cat([value.reshape(-1).to(self.dtype) for value in values.values()])
         self.theta = self.start.clone()
-        self._buffers = {name: buffer.clone() for name, buffer in adapter.model.named_buffers()}
         self.parts: dict[str, Tensor] = {}
         self.slices: dict[str, slice] = {}
         offset = 0
@@ -114,7 +116,7 @@ class ParameterSpace:
         return self.narrow.cut(value) if self.narrow is not None and self.narrow.name == name else value
 
     def led(self, inputs: Nest) -> tuple[Tensor, ...] | None:
-        """Return what comes out of the first layers for placed inputs, where they are left as they are."""
+        """Return what comes out of the first layers for placed inputs; None where they are not left as they are."""
         return None if self.lead is None else self.lead.outputs(lambda: self.logits(inputs))
 
     def logits(
