@@ -116,7 +116,8 @@ def queue(studies: list[str], shares: int) -> list[Job]:
     found = []
     for study in studies:
         whole = Job(*[*study.split(":"), ""][:3])
-        found += [whole, *(Job(whole.task, whole.rows, whole.epochs, f"{at}/{shares}") for at in range(shares))]
+        parts = 2 * shares if whole.task.startswith(PICTURES) else shares  # fewer of them run at a time
+        found += [whole, *(Job(whole.task, whole.rows, whole.epochs, f"{at}/{parts}") for at in range(parts))]
     return found
 
 
@@ -126,7 +127,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=LONGEST, help="when to stop")
     parser.add_argument("--workers", type=int, default=16, help="processes at a time")
     parser.add_argument("--pictures", type=int, default=5, help="of them on pictures, at most")
-    parser.add_argument("--shares", type=int, default=8, help="parts of a study")
+    parser.add_argument("--shares", type=int, default=8, help="parts of a study; of one on pictures twice as many")
     parser.add_argument("--models", type=int, default=16, help="originals of a study")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda", help="cpu or cuda")

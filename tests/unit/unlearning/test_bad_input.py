@@ -728,7 +728,11 @@ def test_negative_zero_is_zero(problem: Problem) -> None:
         ("iterations", None, ("iterations is None", "whole number >= 1")),
         *[("let_go", value, (f"let_go is {value!r}", "number >= 1e-06")) for value in (0, -1.0, NAN, "1", True)],
         *[("close", value, (f"close is {value!r}", "0.5")) for value in (0.6, -1e-9, NAN, "1", True)],
-        *[("relax", value, (f"relax is {value!r}", "True or False")) for value in (1, "yes", None)],
+        *[
+            (name, value, (f"{name} is {value!r}", "True or False"))
+            for name in ("relax", "ease")
+            for value in (1, "yes", None)
+        ],
     ],
 )
 def test_each_setting_out_of_range(setting: str, value: object, words: tuple[str, ...], problem: Problem) -> None:
@@ -749,6 +753,7 @@ def test_zero_is_in_range(setting: str) -> None:
     ("settings", "words"),
     [
         ({"relax": True, "optimiser": "lbfgs"}, ("relax=True", '"owlqn"')),
+        ({"ease": True, "optimiser": "lbfgs"}, ("ease=True", '"owlqn"')),
         ({"at_most": 0.1}, ("at_most is 0.1", "relax=True")),
         ({"at_most": 1.5, "relax": True}, ("at_most is 1.5", "from 0 to 1")),
         ({"leave_first": 1}, ("leave_first is 1", "from 0 to 0.9")),

@@ -104,7 +104,7 @@ def test_settings_for_references() -> None:
     usual, own = Forsaken(), Forsaken.out_of_fold()
     changed = {name for name, value in own.settings.items() if usual.settings[name] != value}
     place = {"target", "power", "floor", "importance_from", "anchor_references", "let_go", "leave_first"}
-    assert changed == place | {"penalty_share", "iterations", "relax", "at_most", "close"}
+    assert changed == place | {"penalty_share", "iterations", "relax", "ease", "at_most", "close"}
     assert own.target == "out-of-fold"
     usual_again = {name: usual.settings[name] for name in changed - {"target", "iterations"}}
     assert Forsaken.out_of_fold(iterations=5, **usual_again) == Forsaken(target="out-of-fold", iterations=5)

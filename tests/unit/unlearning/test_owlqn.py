@@ -8,7 +8,8 @@ import torch
 from sklearn.linear_model import Lasso
 from torch import Tensor
 
-from forsaken.unlearning.forsaken.owlqn import History, WorkingSet, owlqn, pseudo_gradient
+from forsaken.unlearning.forsaken.history import History
+from forsaken.unlearning.forsaken.owlqn import EASE, EASED, LONGER, WorkingSet, owlqn, pseudo_gradient
 from forsaken.unlearning.forsaken.search import Found, Point, Smooth
 
 
@@ -38,10 +39,11 @@ def solve(
     history: int = 10,
     relax: int | None = None,
     most: int | None = None,
+    plenty: int = 0,
 ) -> Found:
     gradient = torch.empty_like(penalty)
     start = f(gradient)
-    settings = {"iterations": iterations, "history": history, "relax": relax, "most": most}
+    settings = {"iterations": iterations, "history": history, "relax": relax, "most": most, "plenty": plenty}
     return owlqn(f, start.value, gradient, penalty, watch=lambda point: None, **settings)
 
 
@@ -183,6 +185,34 @@ def test_history_grows_with_zeros_and_shrinks_with_its_pairs() -> None:
     torch.testing.assert_close(history.times(vector[kept]), two_loop(shorter, vector[kept]), rtol=1e-9, atol=1e-9)
 
 
+def test_a_longer_history_keeps_its_pairs_and_takes_more() -> None:
+    f, draw = random_quadratic(9, seed=8), torch.Generator().manual_seed(3)
+    history, pairs = History(3, f.vector), []
+    vector = torch.randn(9, generator=draw, dtype=torch.float64)
+
+    def add(count: int) -> None:
+        for _ in range(count):
+            s = torch.randn(9, generator=draw, dtype=torch.float64)
+            pairs.append((s, f.matrix @ s))
+            history.add(*pairs[-1])
+
+    add(5)
+    history.lengthen(6)
+    torch.testing.assert_close(history.times(vector), two_loop(pairs[-3:], vector), rtol=1e-9, atol=1e-9)
+    add(2)
+    torch.testing.assert_close(history.times(vector), two_loop(pairs[-5:], vector), rtol=1e-9, atol=1e-9)
+    add(4)
+    torch.testing.assert_close(history.times(vector), two_loop(pairs[-6:], vector), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(("live", "length"), [(8, 3), (4, 6), (3, 8), (1, 3 * LONGER)])
+def test_fewer_coordinates_have_a_longer_history_in_the_same_memory(live: int, length: int) -> None:
+    free = WorkingSet(torch.full((8,), 2.0), torch.ones(8), history=3)
+    free.settle(torch.arange(live))
+    assert free.pairs.length == length
+    assert free.pairs.pairs.numel() <= 2 * 3 * 8
+
+
 def test_working_set_holds_what_can_move() -> None:
     penalty = torch.full((6,), 1.0)
     free = WorkingSet(torch.tensor([2.0, 0.5, -3.0, 1.0, 0.0, -1.5]), penalty, history=3)
@@ -306,6 +336,33 @@ def test_who_says_chosen_once_more_is_not_heard() -> None:
     penalty = torch.full_like(f.vector, 0.1)
     found = owlqn(f, start.value, gradient, penalty, iterations=9, history=10, watch=lambda point: "chosen", relax=5)
     assert (found.iterations, found.stopped, found.relaxed) == (9, "iterations", 1)
+
+
+@pytest.mark.parametrize(("plenty", "share"), [(1, 1.0), (41, EASED)])
+def test_the_penalty_falls_while_too_few_have_moved(plenty: int, share: float) -> None:
+    draw = np.random.default_rng(0)
+    design = draw.normal(size=(80, 40))
+    answer = design[:, :12] @ np.linspace(1, 3, 12) + 0.1 * draw.normal(size=80)
+    f = Quadratic(torch.tensor(design.T @ design / 80), torch.tensor(design.T @ answer / 80))
+    found = solve(f, torch.full((40,), 0.5, dtype=torch.float64), plenty=plenty)
+    lasso = Lasso(alpha=0.5 * share, fit_intercept=False, tol=1e-12, max_iter=100_000).fit(design, answer)
+    np.testing.assert_allclose(found.nu.numpy(), lasso.coef_, atol=1e-6)
+    assert found.eased == pytest.approx(share)
+
+
+def test_the_penalty_falls_no_more_when_enough_have_moved() -> None:
+    f = random_quadratic(60, 4)
+    seen: list[int] = []
+
+    def watch(point: Point) -> None:
+        seen.append(point.nonzero)
+
+    gradient = torch.empty_like(f.vector)
+    start, penalty = f(gradient), torch.full_like(f.vector, float(f.vector.abs().max()) * 0.8)
+    found = owlqn(f, start.value, gradient, penalty, iterations=200, history=10, watch=watch, plenty=20)
+    few = sum(count < 20 for count in seen)
+    assert 1 < few < len(seen), "both happen"
+    assert found.eased == pytest.approx(max(EASED, EASE**few))
 
 
 def test_it_tells_when_the_penalty_ended() -> None:

@@ -57,8 +57,8 @@ class Forsaken(Unlearner):
         λ. It multiplies a sum over parameters, while the distance is a mean; `facts` of the result tell λ_max, above
         which nothing moves, and λ / λ_max.
     penalty_share : float, optional
-        λ as a share of λ_max, in place of `penalty`: λ_max differs a hundredfold between networks, and `out_of_fold`
-        serves them all. The default λ is 0.0016 and 0.0028 of λ_max in `benchmarks/results/defaults-*.json`.
+        λ as a share of λ_max, in place of `penalty`: λ_max differs a hundredfold between networks. The default λ is
+        0.0016 and 0.0028 of λ_max in `benchmarks/results/defaults-*.json`.
     weights : {"none", "importance", "importance-raw"}
         w, the weights of the L1 term: 1; ω / mean ω + f; ω itself, as the paper has it.
     power, floor : float
@@ -69,7 +69,7 @@ class Forsaken(Unlearner):
         How many references, at most, are held as well. They are non-members, so they cost no training data.
     let_go : float, optional
         How far a reference may have to move before it is let go, as a share of the forget samples' distance: held by
-        c (1 − exp(−d/c)) in place of d. To hold what rests on their memory would keep it. By default all are held.
+        c (1 − exp(−d/c)), not d. To hold what rests on their memory would keep it. By default all are held.
     importance_from : {"retain", "anchors"}
         Who speaks for ω: the retain samples, or the references that are held as well.
     importance : {"logits", "loss"}
@@ -81,9 +81,12 @@ class Forsaken(Unlearner):
     relax : bool
         When 1 % of the forget samples' distance is left, or after half of the iterations, only weights that have
         moved go on, without a penalty: it has chosen them by then, and would hold the samples off. For "owlqn".
+    ease : bool
+        λ falls by a tenth an iteration, to 30 % at last, as long as fewer weights have moved than 20 for each answer
+        that is to be reached or held, and, with `relax`, after a quarter of the iterations. For "owlqn".
     at_most : float, optional
-        The share of the weights that goes on then, at most: those that have moved farthest. In a small model it may be
-        more, 20 for each answer that is to be reached or held: fewer would cost accuracy.
+        The share of the weights that goes on after `relax`, at most: those that have moved farthest. In a small model
+        it is more, 20 for each answer: fewer would cost accuracy.
     close : float, optional
         The share of the forget samples' distance that is close enough: it stops there, whatever `stop` says.
     stop : {"converged", "calibrated", "none"}
@@ -93,17 +96,14 @@ class Forsaken(Unlearner):
         Which parameters may change: names or shell patterns such as "layer4.*", or ``f(name, parameter)``.
     leave_first : float
         The share of those parameters that may be left as it is in the layers that come first: what these say is then
-        computed once. They take most of the time where pictures and texts shrink on their way through a model. Small
-        models (as for `at_most`) have none to spare.
+        computed once, which saves most of the time on pictures. Small models (as for `at_most`) have none to spare.
     batch_size : int, optional
-        Samples in a pass; by default all rows of numbers, of pictures and texts 64 on a CPU and 1,024 on a GPU. The
-        result is the same up to rounding, which many iterations in float32 can amplify.
+        Samples in a pass; by default all rows of numbers, of pictures and texts 64 on a CPU and 1,024 on a GPU.
 
     Notes
     -----
-    Memory: about (2m + 8) numbers for each parameter that can move (a share of them with the default penalty, all
-    without) and 11 for every chosen parameter, plus the activations of one batch, and for the importance some 256 MiB.
-    Where that is too much, lower `history`, choose fewer `parameters` or give a `batch_size`.
+    Memory: about (2m + 8) numbers for each parameter that can move (all without a penalty) and 11 for every chosen one,
+    the activations of one batch, and for the importance some 256 MiB. To save: `history`, `parameters`, `batch_size`.
     """
 
     keeps_mask: ClassVar[bool] = True
@@ -130,6 +130,7 @@ class Forsaken(Unlearner):
     iterations: int = whole(60, "T, the most iterations", least=1)
     history: int = whole(10, "m, the pairs that the optimiser remembers", least=1)
     relax: bool = switch(False, "whether the penalty ends for weights that have moved, near the targets")
+    ease: bool = switch(False, "whether λ falls as long as few weights have moved")
     at_most: float | None = number(None, "the share of the weights that goes on when the penalty ends", most=1.0)
     close: float | None = number(None, "the share of their distance that is close enough", most=0.5)
     stop: str = choice("converged", "when to stop before T", STOPS)
@@ -145,8 +146,9 @@ class Forsaken(Unlearner):
             found.add(f'stop="calibrated" needs reference samples to calibrate on, and target="{self.target}" has none')
         if self.penalty_share is not None and self.penalty != _PENALTY:
             found.add(f"penalty is {self.penalty!r} beside a penalty_share; give one of them (penalty_share=None)")
-        if self.relax and self.optimiser != "owlqn":
-            found.add(f'relax=True needs optimiser="owlqn", which keeps weights at zero, not "{self.optimiser}"')
+        for name in ("relax", "ease"):
+            if getattr(self, name) and self.optimiser != "owlqn":
+                found.add(f'{name}=True needs optimiser="owlqn", which keeps weights at zero, not "{self.optimiser}"')
         if self.at_most is not None and not self.relax:
             found.add(f"at_most is {self.at_most!r}, and only relax=True ends the penalty: give both or none")
         if self.importance == "loss" and self.importance_from == "anchors":
@@ -180,10 +182,10 @@ class Forsaken(Unlearner):
 
         Give retain and reference samples with it: nothing else holds the other samples in place.
         """
-        place = {"importance_from": "anchors", "anchor_references": 500, "power": 1.0, "floor": 0.5, "let_go": 0.1}
-        search = {"iterations": 120, "relax": True, "close": 3e-4, "leave_first": 0.3}
-        share = {} if "penalty" in changes else {"penalty_share": 1e-3}
-        most = {} if changes.get("relax") is False else {"at_most": 0.2}
+        place = {"importance_from": "anchors", "anchor_references": 500, "power": 1.0, "floor": 1.0, "let_go": 0.1}
+        search = {"iterations": 160, "relax": True, "ease": True, "close": 3e-4, "leave_first": 0.15}
+        share = {} if "penalty" in changes else {"penalty_share": 5e-3}
+        most = {} if changes.get("relax") is False else {"at_most": 0.1}
         return cls(**{"target": aims.OUT_OF_FOLD, **place, **search, **share, **most, **changes})
 
     def needs_reference_labels(self, *, retain: bool, targets: bool) -> bool:
@@ -285,11 +287,12 @@ class Forsaken(Unlearner):
             history=self.history,
             watch=watcher,
             **({"relax": math.ceil(self.iterations / 2), "most": most} if self.relax else {}),
+            **({"plenty": PLENTY * objective.answers} if self.ease else {}),
         )
         mu, start_max = scale * found.nu, float(space.start.abs().max())
-        facts |= {"relaxed_at": found.relaxed, "mu_max": float(mu.abs().max()), "weight_max": start_max}
-        mask = mask_of(space, mu, student, self.settings)
-        history = tuple(watcher.history)
+        facts |= {"mu_max": float(mu.abs().max()), "weight_max": start_max}
+        facts |= {"relaxed_at": found.relaxed, "eased": found.eased}
+        mask, history = mask_of(space, mu, student, self.settings), tuple(watcher.history)
         facts["distance_after"] = history[-1].distance if history else start.distance
         return Details(found.stopped, found.iterations, objective.evaluations, history, mask, facts, tuple(notes))
 
@@ -303,8 +306,7 @@ class Forsaken(Unlearner):
             return self.penalty
         if not math.isfinite(largest):
             raise SettingsError(
-                'penalty_share has no meaning here: λ_max is infinite, since weights="importance-raw" has zeros; '
-                "give penalty="
+                'penalty_share has no meaning: weights="importance-raw" has zeros, so λ_max is infinite; give penalty='
             )
         return self.penalty_share * largest
 

@@ -18,13 +18,15 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from forsaken.unlearning.forsaken.history import CURVATURE, History
 from forsaken.unlearning.forsaken.search import Found, Point, Smooth, Watch
 
 ARMIJO = 1e-4
 HALVINGS = 10
 FIRST_STEP = 0.1  # over the pseudo-gradient's norm, where there is no history to scale by
+EASE, EASED = 0.9, 0.3  # the share of the penalty that is left after an iteration, and at last, where it falls
+LONGER = 4  # times as many pairs are kept, at most, when the working set has become smaller for good
 PRUNE = 0.5  # the working set is pruned when fewer than this share of it can move
-CURVATURE = 1e-10  # a pair is kept if sᵀy > CURVATURE yᵀy
 
 
 def pseudo_gradient(nu: Tensor, gradient: Tensor, penalty: Tensor) -> Tensor:
@@ -64,82 +66,6 @@ def into_orthant(point: Tensor, orthant: Tensor, kink: Tensor | bool) -> Tensor:
     return point.masked_fill_(beyond if kink is True else beyond & kink, 0)
 
 
-class History:
-    """The last m pairs (s, y) over the working set, and the inverse Hessian that they imply.
-
-    Preallocated as one (2m, capacity) matrix: m rows of s, m rows of y. The two-loop recursion is done in matrix
-    form (Byrd, Nocedal and Schnabel 1994), so that a direction reads the matrix twice and no more:
-
-        H v = γ v + Sᵀa + Yᵀb,   u = R⁻¹ S v,   a = R⁻ᵀ (D u + γ Y Yᵀ u − γ Y v),   b = −γ u
-
-    with R the upper triangle of S Yᵀ, D its diagonal and γ = sᵀy / yᵀy of the newest pair.
-    """
-
-    def __init__(self, length: int, like: Tensor) -> None:
-        self.length = length
-        self.size = like.numel()
-        self.pairs = like.new_empty(2 * length, 2 * self.size)  # room to grow; untouched memory costs nothing
-        self.pairs[:, : self.size] = 0
-        self.order: list[int] = []  # slots from the oldest to the newest pair
-        small = {"dtype": torch.float64, "device": like.device}
-        self.products = torch.zeros(2 * length, length, **small)  # type: ignore[call-overload]
-
-    def __len__(self) -> int:
-        return len(self.order)
-
-    def clear(self) -> None:
-        """Forget all pairs."""
-        self.order.clear()
-
-    def grow(self, size: int) -> None:
-        """Make room for a larger working set; old pairs are zero on the newcomers."""
-        if size > self.pairs.shape[1]:
-            wider = self.pairs.new_empty(len(self.pairs), 2 * size)
-            wider[:, : self.size] = self.pairs[:, : self.size]
-            self.pairs = wider
-        self.pairs[:, self.size : size] = 0
-        self.size = size
-
-    def shrink(self, kept: Tensor) -> None:
-        """Keep only the coordinates at `kept`; pairs whose curvature goes with the others are dropped."""
-        m = self.length
-        self.pairs = self.pairs[:, : self.size].index_select(1, kept)
-        self.size = len(kept)
-        self.products = (self.pairs @ self.pairs[m:].T).double()
-        curved = (self.products[:m].diagonal() > CURVATURE * self.products[m:].diagonal()).tolist()
-        self.order = [slot for slot in self.order if curved[slot]]
-
-    def add(self, s: Tensor, y: Tensor) -> None:
-        """Put a pair in the place of the oldest."""
-        m = self.length
-        slot = self.order.pop(0) if len(self.order) == m else min(set(range(m)) - set(self.order))
-        self.pairs[slot, : self.size] = s
-        self.pairs[m + slot, : self.size] = y
-        self.order.append(slot)
-        column = (self.pairs[:, : self.size] @ y).double()
-        self.products[:, slot] = column  # s_i · y_slot, then y_i · y_slot
-        self.products[m:, slot] = self.products[m + slot, :] = column[m:]
-
-    def times(self, vector: Tensor) -> Tensor:
-        """Return H · vector; the vector itself where there is no pair."""
-        if not self.order:
-            return vector.clone()
-        m = self.length
-        kept = torch.tensor(self.order, device=vector.device)
-        pairs = self.pairs[:, : self.size]
-        onto = (pairs @ vector).double()
-        crossed = self.products[kept][:, kept]  # S Yᵀ
-        inner = self.products[m + kept][:, kept]  # Y Yᵀ
-        upper, newest = crossed.triu(), len(self.order) - 1
-        gamma = crossed[newest, newest] / inner[newest, newest]
-        u = torch.linalg.solve_triangular(upper, onto[kept, None], upper=True)
-        middle = crossed.diagonal()[:, None] * u + gamma * (inner @ u - onto[m + kept, None])
-        a = torch.linalg.solve_triangular(upper.T, middle, upper=False)
-        weights = torch.zeros(2 * m, dtype=torch.float64, device=vector.device)
-        weights[kept], weights[m + kept] = a[:, 0], -gamma * u[:, 0]
-        return torch.addmv(vector * gamma.to(vector.dtype), pairs.T, weights.to(vector.dtype))
-
-
 class Objective(Protocol):
     """What the optimiser needs to know of f."""
 
@@ -160,7 +86,7 @@ class WorkingSet:
         self.nu = gradient.new_zeros(len(self.index))
         self.gradient, self.penalty = gradient[self.index], penalty[self.index]
         self.pairs = History(history, self.gradient)
-        self.settled = False
+        self.settled, self.eased = False, 1.0
         zeros = int(torch.count_nonzero(penalty == 0))
         self.kinks: bool | None = True if zeros == 0 else False if zeros == len(penalty) else None
 
@@ -197,6 +123,13 @@ class WorkingSet:
             self.penalty = torch.cat([self.penalty, self.penalties.index_select(0, new)])
             self.pairs.grow(len(self.index))
 
+    def ease(self) -> None:
+        """Let the penalty fall a little, as long as it may."""
+        factor = max(EASE, EASED / self.eased)
+        self.penalties *= factor
+        self.penalty *= factor
+        self.eased *= factor
+
     def farthest(self, most: int | None) -> Tensor:
         """Return which coordinates have moved; of more than `most`, those that have moved farthest."""
         moved = self.nu.nonzero()[:, 0]
@@ -205,8 +138,10 @@ class WorkingSet:
         return self.nu.abs().topk(most, sorted=False).indices.sort().values
 
     def settle(self, live: Tensor) -> None:
-        """Let only these go on, without a penalty; no other joins them."""
+        """Let only these go on, without a penalty; no other joins them. More pairs are kept in the same memory."""
+        room, length = self.pairs.length * len(self.index), self.pairs.length
         self._keep(live)
+        self.pairs.lengthen(max(length, min(LONGER * length, room // max(1, len(live)))))
         self.penalty = torch.zeros_like(self.penalty)
         self.settled, self.kinks = True, False
 
@@ -232,6 +167,7 @@ def owlqn(
     watch: Watch,
     relax: int | None = None,
     most: int | None = None,
+    plenty: int = 0,
 ) -> Found:
     """Minimise f(ν) + Σ l|ν| from ν = 0.
 
@@ -244,7 +180,7 @@ def owlqn(
     gradient : Tensor, shape (d,)
         The gradient of f at ν = 0; overwritten.
     penalty : Tensor, shape (d,)
-        l, non-negative.
+        l, non-negative; overwritten where it falls.
     iterations, history : int
         The most iterations; the pairs m that are kept.
     watch : callable
@@ -255,6 +191,9 @@ def owlqn(
         relaxed lasso of Meinshausen 2007).
     most : int, optional
         How many coordinates go on then: those that have moved farthest. The others are zero again.
+    plenty : int
+        As long as fewer coordinates have moved, and when half of the way to `relax` is gone, the penalty falls by a
+        tenth an iteration, to 30 % of itself at last. 0: it stays.
 
     Notes
     -----
@@ -290,6 +229,10 @@ def owlqn(
                 stopped = watch(Point(done, best, smooth, cost, int(torch.count_nonzero(trial)), step))
                 chosen, stopped = stopped == "chosen", None if stopped == "chosen" else stopped
                 free.accept(trial, gradient)
+                late = relax is not None and done >= relax / 2
+                if plenty and relaxed is None and (late or int(torch.count_nonzero(free.nu)) < plenty):
+                    free.ease()
+                    best = smooth.value + free.cost(free.nu)
                 break
             step /= 2
         else:
@@ -298,7 +241,7 @@ def owlqn(
             free.pairs.clear()
     found = torch.zeros_like(penalty)
     found[free.index] = free.nu
-    return Found(found, done, stopped or "iterations", relaxed)
+    return Found(found, done, stopped or "iterations", relaxed, free.eased)
 
 
 def _settled(f: Objective, free: WorkingSet, value: float, gradient: Tensor, most: int | None) -> float:
