@@ -4,8 +4,9 @@ usage: FORSAKEN_DATA=<folder> python benchmarks/schedule.py --task i-c [--seed 1
 
 A study of `out_of_fold.py` trains a hundred models; this trains two. For each change of the settings it tells the
 iterations, when the penalty ended, what is left of the distance, how far the answers on test and kept samples moved
-(mean squared, centred logits), by how much it became less sure of kept samples (what CFR sees), how far the margins of
-the forgotten samples are from the retrained model's, and the accuracy.
+(mean squared, centred logits), by how much it became less sure of kept samples and what share of those that it knew
+it knows no more (in place of CFR, without an oracle), how far the margins of the forgotten samples are from the
+retrained model's, and the accuracy.
 One run, so read small differences as chance. Writes results/schedule-TASK-SEED.json.
 """
 
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from common import RESULTS
 from torch import Tensor
 
@@ -39,15 +41,17 @@ from forsaken.unlearning.base import Unlearned
 
 CHANGES: tuple[dict[str, Any], ...] = (
     {},
-    {"penalty_share": 3e-4},
-    {"penalty_share": 3e-3},
+    {"penalty_share": 1e-3},
+    {"penalty_share": 1e-2},
+    {"ease": False},
     {"at_most": None},
-    {"at_most": 0.1},
+    {"at_most": 0.05},
     {"leave_first": 0.0},
     {"power": 1 / 3, "floor": 0.01},
     {"power": 0.5, "floor": 0.1},
-    {"floor": 0.2},
-    {"floor": 1.0},
+    {"floor": 0.5},
+    {"floor": 2.0},
+    {"history": 20},
     {"close": 1e-3},
     {"close": None},
     {"relax": False},
@@ -69,7 +73,25 @@ def accuracy(logits: Tensor, labels: Tensor) -> float:
 
 def surer(now: Tensor, before: Tensor) -> float:
     """Return by how much the largest posterior grew, in the mean."""
-    return float((now.double().softmax(1).amax(1) - before.double().softmax(1).amax(1)).mean())
+    return float((largest(now) - largest(before)).mean())
+
+
+def largest(logits: Tensor) -> Tensor:
+    """Return the largest posterior of each sample."""
+    return logits.double().softmax(1).amax(1)
+
+
+def lost(now: Tensor, before: Tensor, strangers: Tensor) -> float:
+    """Return the share of the kept samples that were known, and are no more.
+
+    Known is whose largest posterior is above the bound that tells kept samples from strangers best, before.
+    """
+    kept, others = largest(before), largest(strangers)
+    bounds = torch.cat([kept, others]).unique()
+    gains = [(kept > bound).double().mean() - (others > bound).double().mean() for bound in bounds]
+    bound = bounds[int(torch.stack(gains).argmax())]
+    count = int((kept > bound).sum())
+    return (count - int((largest(now) > bound).sum())) / max(1, count)
 
 
 def told(found: Unlearned[Any], scenario: Scenario, kept: Samples, known: list[Tensor], goal: Tensor) -> dict[str, Any]:
@@ -93,6 +115,7 @@ def told(found: Unlearned[Any], scenario: Scenario, kept: Samples, known: list[T
         "test_moved": moved(after, known[0]),
         "kept_moved": moved(still, known[1]),
         "kept_surer": surer(still, known[1]),
+        "kept_lost": lost(still, known[1], known[0]),
         "accuracy": accuracy(after, test.labels),
         "seconds": found.seconds,
     }
@@ -115,6 +138,7 @@ def measured(
             "test_moved": moved(others[0], known[0]),
             "kept_moved": moved(others[1], known[1]),
             "kept_surer": surer(others[1], known[1]),
+            "kept_lost": lost(others[1], known[1], known[0]),
             "accuracy": accuracy(others[0], labels),
         },
     }
