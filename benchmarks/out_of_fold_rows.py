@@ -183,10 +183,13 @@ def attacks(task: str) -> dict[str, Row]:
 def tune(task: str) -> dict[str, Row]:
     """Return what is tried on the seeds of the tuning: one thing at a time left out or changed, and some pairs."""
     del task
-    bare = {"relax": False, "let_go": None, "anchor_references": 0, "importance_from": "retain", "close": None}
+    bare = {"relax": False, "ease": False, "let_go": None, "anchor_references": 0, "importance_from": "retain"}
+    bare |= {"close": None}
     changes: dict[str, dict[str, Any]] = {
         "settled": {},
         "penalised to the end": {"relax": False},
+        "λ stays": {"ease": False},
+        "λ stays, share 1e-3": {"ease": False, "penalty_share": 1e-3},
         "every reference held": {"let_go": None},
         "let go at 0.03": {"let_go": 0.03},
         "let go at 0.3": {"let_go": 0.3},
@@ -195,20 +198,18 @@ def tune(task: str) -> dict[str, Row]:
         "800 references held": {"anchor_references": 800},
         "importance from retain samples": {"importance_from": "retain"},
         "importance by the loss": {"importance_from": "retain", "importance": "loss"},
-        "share 3e-4": {"penalty_share": 3e-4},
-        "share 3e-3": {"penalty_share": 3e-3},
-        "share 1e-2": {"penalty_share": 1e-2},
+        "share 1e-3": {"penalty_share": 1e-3},
+        "share 2e-2": {"penalty_share": 2e-2},
         "every weight may go on": {"at_most": None},
-        "a tenth may go on": {"at_most": 0.1},
         "power 0": {"power": 0.0},
         "power 1/3, floor 0.01": {"power": 1 / 3, "floor": 0.01},
         "power 1/2, floor 0.1": {"power": 0.5, "floor": 0.1},
         "power 3/4, floor 0.2": {"power": 0.75, "floor": 0.2},
-        "floor 0.2": {"floor": 0.2},
-        "floor 1": {"floor": 1.0},
+        "floor 1/2": {"floor": 0.5},
+        "floor 2": {"floor": 2.0},
         "anchor 0.3": {"anchor": 0.3},
         "anchor 3": {"anchor": 3.0},
-        "60 iterations": {"iterations": 60},
+        "80 iterations": {"iterations": 80},
         "240 iterations": {"iterations": 240},
         "history 20": {"history": 20},
         "never stopped early": {"stop": "none", "close": None},

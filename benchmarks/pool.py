@@ -3,15 +3,17 @@
     FORSAKEN_DATA=... python benchmarks/pool.py --seconds 570 --studies c10-t:confirm:12 news-id:confirm
 
 A study is TASK:ROWS or TASK:ROWS:EPOCHS. Each is cut into shares (`out_of_fold.py --share`); as soon as all of its
-shares are there, its result is written. When the time is up everything is stopped; the same command goes on where it
-was, unless the source was changed. Studies that come first in the list are begun first. Start NVIDIA's MPS daemon
-before it (`nvidia-cuda-mps-control -d`), or processes take turns on the GPU.
+shares are there, its result is written. When the time is up everything is stopped, and it exits with 1; the same
+command goes on where it was: models that are in the folder are not trained again, unless the source was changed.
+Studies that come first in the list are begun first. Start NVIDIA's MPS daemon before it
+(`nvidia-cuda-mps-control -d`), or processes take turns on the GPU.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -23,7 +25,7 @@ from common import RESULTS
 from out_of_fold_rows import PICTURES
 
 STUDY = Path(__file__).with_name("out_of_fold.py")
-PAUSE, LONGEST = 0.2, 3600.0
+PAUSE, LONGEST, PATIENCE = 0.2, 3600.0, 10.0
 
 
 @dataclass(frozen=True)
@@ -64,17 +66,12 @@ class Pool:
     failed: list[Job] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        for name in ("done", "logs"):
-            (self.options.folder / name).mkdir(parents=True, exist_ok=True)
-        self.waiting = [job for job in self.waiting if not self._mark(job).exists()]
-
-    def _mark(self, job: Job) -> Path:
-        return self.options.folder / "done" / job.name
+        (self.options.folder / "logs").mkdir(parents=True, exist_ok=True)
 
     def _may_start(self, job: Job) -> bool:
-        if not job.share:  # every share first
-            unfinished = [*self.waiting, *self.running, *self.failed]
-            return not any(other.study == job and other.share for other in unfinished)
+        unfinished = [*self.waiting, *self.running, *self.failed]
+        if not job.share and any(other.study == job and other.share for other in unfinished):
+            return False  # every share first
         pictures = sum(other.task.startswith(PICTURES) for other in self.running)
         return not job.task.startswith(PICTURES) or pictures < self.options.pictures
 
@@ -93,8 +90,6 @@ class Pool:
             if process.returncode:
                 self.failed.append(job)
                 print(f"{job.name} failed with {process.returncode}: see its log", flush=True)
-            else:
-                self._mark(job).touch()
         for job in list(self.waiting):
             if len(self.running) >= self.options.workers:
                 break
@@ -108,13 +103,16 @@ class Pool:
         for process in self.running.values():
             process.terminate()
         for process in self.running.values():
-            process.wait()
+            try:
+                process.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                process.kill()
 
 
 def queue(studies: list[str], shares: int) -> list[Job]:
     """Return the jobs: a study's result before its shares, so that it is written as soon as they are there."""
     found = []
-    for study in studies:
+    for study in dict.fromkeys(studies):
         whole = Job(*[*study.split(":"), ""][:3])
         parts = 2 * shares if whole.task.startswith(PICTURES) else shares  # fewer of them run at a time
         found += [whole, *(Job(whole.task, whole.rows, whole.epochs, f"{at}/{parts}") for at in range(parts))]
@@ -131,9 +129,15 @@ def main() -> None:
     parser.add_argument("--models", type=int, default=16, help="originals of a study")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda", help="cpu or cuda")
-    parser.add_argument("--folder", type=Path, default=Path("runs/pool"), help="for margins, logs and marks")
+    parser.add_argument("--folder", type=Path, default=Path("runs/pool"), help="for margins and logs")
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
+    asked = [study.split(":") for study in dict.fromkeys(options.studies)]
+    if any(not 2 <= len(words) <= 3 for words in asked):
+        parser.error(f"a study is TASK:ROWS or TASK:ROWS:EPOCHS, not as in {' '.join(options.studies)}")
+    if len({tuple(words[:2]) for words in asked}) < len(asked):
+        parser.error("two studies would write the same file: give each TASK:ROWS once")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what it started is stopped too
     end = time.monotonic() + options.seconds
     pool = Pool(options, queue(options.studies, options.shares))
     try:
@@ -143,6 +147,7 @@ def main() -> None:
         pool.stop()
     left = Counter(job.study.name for job in [*pool.waiting, *pool.running, *pool.failed])
     print("all done" if not left else "left: " + ", ".join(f"{name} {count}" for name, count in left.items()))
+    sys.exit(bool(left))
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@ usage: FORSAKEN_DATA=<folder> python benchmarks/schedule.py --task i-c [--seed 1
 
 A study of `out_of_fold.py` trains a hundred models; this trains two. For each change of the settings it tells the
 iterations, when the penalty ended, what is left of the distance, how far the answers on test and kept samples moved
-(mean squared, centred logits), by how much it became less sure of kept samples and what share of those that it knew
-it knows no more (in place of CFR, without an oracle), how far the margins of the forgotten samples are from the
+(mean squared, centred logits), by how much it became less sure of kept samples and by what share fewer of them it
+knows (in place of CFR, without an oracle), how far the margins of the forgotten samples are from the
 retrained model's, and the accuracy.
 One run, so read small differences as chance. Writes results/schedule-TASK-SEED.json.
 """
@@ -82,7 +82,7 @@ def largest(logits: Tensor) -> Tensor:
 
 
 def lost(now: Tensor, before: Tensor, strangers: Tensor) -> float:
-    """Return the share of the kept samples that were known, and are no more.
+    """Return by what share fewer kept samples are known than before.
 
     Known is whose largest posterior is above the bound that tells kept samples from strangers best, before.
     """
@@ -106,6 +106,7 @@ def told(found: Unlearned[Any], scenario: Scenario, kept: Samples, known: list[T
         "evaluations": found.evaluations,
         "stopped": found.stopped,
         "relaxed_at": facts["relaxed_at"],
+        "eased": facts["eased"],
         "penalty": facts["penalty"],
         "penalty_share": facts["penalty_share"],
         "distance_share": facts["distance_after"] / facts["distance_before"],
@@ -133,7 +134,8 @@ def measured(
     goal = predict_logits(retrained, Samples(scenario.forget.inputs)).float()
     labels, (reference, _) = scenario.test.labels, held_out(scenario)
     rows: dict[str, Any] = {
-        "do-nothing": {"test_moved": 0.0, "kept_moved": 0.0, "kept_surer": 0.0, "accuracy": accuracy(known[0], labels)},
+        "do-nothing": {"test_moved": 0.0, "kept_moved": 0.0, "kept_surer": 0.0, "kept_lost": 0.0}
+        | {"accuracy": accuracy(known[0], labels)},
         "retrained": {
             "test_moved": moved(others[0], known[0]),
             "kept_moved": moved(others[1], known[1]),

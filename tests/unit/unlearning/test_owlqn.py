@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -363,6 +365,44 @@ def test_the_penalty_falls_no_more_when_enough_have_moved() -> None:
     few = sum(count < 20 for count in seen)
     assert 1 < few < len(seen), "both happen"
     assert found.eased == pytest.approx(max(EASED, EASE**few))
+
+
+def test_the_penalty_falls_in_any_case_on_the_way_to_its_end() -> None:
+    penalty = torch.full((30,), 0.1, dtype=torch.float64)
+    shares = [solve(random_quadratic(30, 0), penalty, iterations=n, relax=20, plenty=1).eased for n in (10, 11, 14, 25)]
+    assert shares == pytest.approx([1.0, EASE, EASE**4, EASE**10])
+    assert solve(random_quadratic(30, 0), penalty, iterations=15, relax=20).eased == 1.0
+
+
+def test_the_objective_never_rises_while_the_penalty_falls() -> None:
+    f, seen = random_quadratic(60, 4), []
+    gradient = torch.empty_like(f.vector)
+    start, share = f(gradient), 0.8 * float(f.vector.abs().max())
+    watch = lambda point: seen.append((point.smooth.value, point.penalty))  # noqa: E731
+    settings = {"iterations": 40, "history": 10, "watch": watch, "plenty": 61}
+    owlqn(f, start.value, gradient, torch.full_like(f.vector, share), **settings)
+    for at, ((value, cost), (later, later_cost)) in enumerate(pairwise(seen)):
+        fallen = max(EASED, EASE ** (at + 1)) / max(EASED, EASE**at)
+        assert later + later_cost <= value + fallen * cost + 1e-12
+
+
+def test_a_penalty_that_moves_nothing_falls_until_it_does() -> None:
+    f = Quadratic(torch.eye(2, dtype=torch.float64), torch.tensor([1.0, 0.5], dtype=torch.float64))
+    found = solve(f, torch.full((2,), 1.1, dtype=torch.float64), plenty=10)
+    torch.testing.assert_close(found.nu, f.vector - 1.1 * EASED)
+    stays = solve(f, torch.full((2,), 4.0, dtype=torch.float64), plenty=10)
+    assert (stays.stopped, stays.iterations, float(stays.nu.abs().sum())) == ("converged", 0, 0.0)
+
+
+def test_who_can_move_when_the_penalty_has_fallen_does() -> None:
+    """One weight without a penalty comes to rest at once; the other may move only after the penalty fell."""
+    f = Quadratic(torch.eye(2, dtype=torch.float64), torch.tensor([0.1, 0.95], dtype=torch.float64))
+    found = solve(f, torch.tensor([0.0, 1.0], dtype=torch.float64), plenty=10)
+    torch.testing.assert_close(found.nu, torch.tensor([0.1, 0.95 - EASED], dtype=torch.float64))
+
+
+def test_no_penalty_does_not_fall() -> None:
+    assert solve(random_quadratic(20, 1), torch.zeros(20, dtype=torch.float64), plenty=99).eased == 1.0
 
 
 def test_it_tells_when_the_penalty_ended() -> None:

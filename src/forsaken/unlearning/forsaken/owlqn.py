@@ -7,7 +7,8 @@ The L1 term is treated exactly: entries of ν are exactly zero unless moving the
 Work and memory follow the *working set* W: the coordinates that can move. Outside it ν is zero and |∂f| <= l, so the
 pseudo-gradient is zero and so is every step. A coordinate that becomes free joins W with an empty history, so that
 its first step is along the scaled gradient; when half of W has come to rest at zero, that half leaves it. Only finding
-newcomers needs all d numbers. What that gains: docs/decisions/0001-optimiser-over-a-working-set.md.
+newcomers needs all d numbers. Where the penalty falls, they join after the next step.
+What that gains: docs/decisions/0001-optimiser-over-a-working-set.md.
 """
 
 from __future__ import annotations
@@ -115,6 +116,10 @@ class WorkingSet:
         if self.settled:
             return
         self._prune()
+        self._join(gradient)
+
+    def _join(self, gradient: Tensor) -> bool:
+        """Let in who can move, and return whether there was anyone."""
         new = self._free(gradient, besides=self.index)
         if len(new):
             self.index = torch.cat([self.index, new])
@@ -122,13 +127,24 @@ class WorkingSet:
             self.gradient = torch.cat([self.gradient, gradient.index_select(0, new)])
             self.penalty = torch.cat([self.penalty, self.penalties.index_select(0, new)])
             self.pairs.grow(len(self.index))
+        return len(new) > 0
 
-    def ease(self) -> None:
-        """Let the penalty fall a little, as long as it may."""
+    def ease(self) -> bool:
+        """Let the penalty fall a little, if there is one and it may; return whether it did."""
+        if self.eased <= EASED or self.kinks is False:
+            return False
         factor = max(EASE, EASED / self.eased)
         self.penalties *= factor
         self.penalty *= factor
         self.eased *= factor
+        return True
+
+    def wake(self, gradient: Tensor) -> bool:
+        """Where all are at rest: let the penalty fall until another can move, and return whether one can."""
+        while not self._join(gradient) and not bool(pseudo_gradient(self.nu, self.gradient, self.penalty).any()):
+            if not self.ease():
+                return False
+        return True
 
     def farthest(self, most: int | None) -> Tensor:
         """Return which coordinates have moved; of more than `most`, those that have moved farthest."""
@@ -192,8 +208,8 @@ def owlqn(
     most : int, optional
         How many coordinates go on then: those that have moved farthest. The others are zero again.
     plenty : int
-        As long as fewer coordinates have moved, and when half of the way to `relax` is gone, the penalty falls by a
-        tenth an iteration, to 30 % of itself at last. 0: it stays.
+        As long as fewer coordinates have moved, or when half of the way to `relax` is gone, the penalty falls by a
+        tenth an iteration, to 30 % of itself at last; where all are at rest, at once until one can move. 0: it stays.
 
     Notes
     -----
@@ -213,7 +229,10 @@ def owlqn(
         slope = pseudo_gradient(free.nu, free.gradient, free.penalty)
         norm = float(torch.linalg.vector_norm(slope))
         if norm == 0:
-            stopped = "converged"
+            smooth_part = best - free.cost(free.nu)
+            if not (plenty and relaxed is None and free.wake(gradient)):
+                stopped = "converged"
+            best = smooth_part + free.cost(free.nu)
             continue
         kink = free.kink
         direction = align(free.pairs.times(slope).neg_(), slope, kink)
@@ -229,8 +248,10 @@ def owlqn(
                 stopped = watch(Point(done, best, smooth, cost, int(torch.count_nonzero(trial)), step))
                 chosen, stopped = stopped == "chosen", None if stopped == "chosen" else stopped
                 free.accept(trial, gradient)
+                ends = stopped is not None or chosen or done in (iterations, relax)
                 late = relax is not None and done >= relax / 2
-                if plenty and relaxed is None and (late or int(torch.count_nonzero(free.nu)) < plenty):
+                few = late or int(torch.count_nonzero(free.nu)) < plenty
+                if plenty and few and relaxed is None and not ends:
                     free.ease()
                     best = smooth.value + free.cost(free.nu)
                 break
