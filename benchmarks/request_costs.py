@@ -4,10 +4,10 @@ usage: FORSAKEN_DATA=<folder> python benchmarks/request_costs.py --task reuters-
 
 In one process: a training on everything (which a reference takes too: it has as many steps), a training without the
 samples to forget, and requests with the settings for references, targets and importance included (the median of
-three; the retrained model says where to go). `amortised_N` is the share of retraining that each of N requests costs
-when the K = 4 trainings of the table are divided among them; `break_even` is the request from which on the table is
-cheaper. Run it with nothing beside it. Writes results/request-costs-TASK-DEVICE.json, with the epochs in its name where
-they are not the scenario's own.
+three, or as many as --repeats says; the retrained model says where to go). `amortised_N` is the share of retraining
+that each of N requests costs when the K = 4 trainings of the table are divided among them; `break_even` is the request
+from which on the table is cheaper. Run it with nothing beside it. Writes results/request-costs-TASK-DEVICE.json, with
+the epochs in its name where they are not the scenario's own.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from forsaken.models.logits import predict_logits
 from forsaken.progress import bars
 from forsaken.types import Progress
 
-REPEATS, FOLDS = 3, 4
+FOLDS = 4
 
 
 def timed(
@@ -46,7 +46,7 @@ def timed(
     return model, time.perf_counter() - start
 
 
-def measured(scenario: Scenario, seed: int, device: str, progress: Progress) -> dict[str, float | None]:
+def measured(scenario: Scenario, seed: int, device: str, repeats: int, progress: Progress) -> dict[str, float | None]:
     """Return the seconds of everything, and their ratios."""
     few = replace(scenario, recipe=replace(scenario.recipe, epochs=1))
     timed(few, scenario.train, seed, device, progress, "warm up")  # the first pass on a device takes longer
@@ -57,7 +57,7 @@ def measured(scenario: Scenario, seed: int, device: str, progress: Progress) -> 
     method = Forsaken.out_of_fold()
     found = [
         method(target, scenario.forget, Samples(reference.inputs), scenario.retain, targets=targets, seed=seed)
-        for _ in range(REPEATS)
+        for _ in range(repeats)
     ]
     request = float(np.median([one.seconds for one in found]))
     table = FOLDS * train
@@ -78,6 +78,7 @@ def main() -> None:
     add_seeds(parser, "0-2")
     parser.add_argument("--task", default="reuters-35-11", help="a scenario")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--repeats", type=int, default=3, help="requests, of whose seconds the median counts")
     parser.add_argument("--epochs", type=int, help="in place of the scenario's own")
     options = parser.parse_args()
     rows: dict[str, list[dict[str, Any]]] = {"request": []}
@@ -86,12 +87,20 @@ def main() -> None:
             scenario = load_scenario(options.task, seed=seed, progress=progress)
             if options.epochs is not None:
                 scenario = replace(scenario, recipe=replace(scenario.recipe, epochs=options.epochs))
-            rows["request"].append(measured(scenario, seed, options.device, progress))
+            rows["request"].append(measured(scenario, seed, options.device, options.repeats, progress))
         print(f"seed {seed}", rows["request"][-1], flush=True)
     print(summary(rows))
     epochs = "" if options.epochs is None else f"-{options.epochs}-epochs"
     place = RESULTS / f"request-costs-{options.task}{epochs}-{options.device}.json"
-    write_result(place, options.seeds, rows, task=options.task, epochs=options.epochs, threads=torch.get_num_threads())
+    write_result(
+        place,
+        options.seeds,
+        rows,
+        task=options.task,
+        epochs=options.epochs,
+        repeats=options.repeats,
+        threads=torch.get_num_threads(),
+    )
 
 
 if __name__ == "__main__":

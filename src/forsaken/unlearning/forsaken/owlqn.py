@@ -104,7 +104,7 @@ class WorkingSet:
 
     def cost(self, nu: Tensor) -> float:
         """Return Σ l|ν|."""
-        return float(torch.dot(self.penalty, nu.abs()))
+        return 0.0 if self.kinks is False else float(torch.dot(self.penalty, nu.abs()))
 
     def accept(self, nu: Tensor, gradient: Tensor) -> None:
         """Go to ν, where the gradient over all d numbers is `gradient`; learn from the step; let others in and out."""
@@ -226,7 +226,8 @@ def owlqn(
             relax, stopped, relaxed = None, None, done
         if stopped is not None:
             break
-        slope = pseudo_gradient(free.nu, free.gradient, free.penalty)
+        kink = free.kink
+        slope = free.gradient if kink is False else pseudo_gradient(free.nu, free.gradient, free.penalty)
         norm = float(torch.linalg.vector_norm(slope))
         if norm == 0:
             smooth_part = best - free.cost(free.nu)
@@ -234,9 +235,8 @@ def owlqn(
                 stopped = "converged"
             best = smooth_part + free.cost(free.nu)
             continue
-        kink = free.kink
         direction = align(free.pairs.times(slope).neg_(), slope, kink)
-        orthant = torch.where(free.nu == 0, -slope.sign(), free.nu.sign())
+        orthant = slope if kink is False else torch.where(free.nu == 0, -slope.sign(), free.nu.sign())
         step = 1.0 if len(free.pairs) else FIRST_STEP / norm
         for _ in range(HALVINGS + 1):
             trial = into_orthant(torch.add(free.nu, direction, alpha=step), orthant, kink)
@@ -244,14 +244,13 @@ def owlqn(
             smooth, cost = f(gradient), free.cost(trial)
             # written so that NaN fails
             if smooth.value + cost <= best + ARMIJO * float(torch.dot(slope, trial - free.nu)):
-                done, best = done + 1, smooth.value + cost
-                stopped = watch(Point(done, best, smooth, cost, int(torch.count_nonzero(trial)), step))
+                done, best, moved = done + 1, smooth.value + cost, int(torch.count_nonzero(trial))
+                stopped = watch(Point(done, best, smooth, cost, moved, step))
                 chosen, stopped = stopped == "chosen", None if stopped == "chosen" else stopped
                 free.accept(trial, gradient)
                 ends = stopped is not None or chosen or done in (iterations, relax)
                 late = relax is not None and done >= relax / 2
-                few = late or int(torch.count_nonzero(free.nu)) < plenty
-                if plenty and few and relaxed is None and not ends:
+                if plenty and relaxed is None and not ends and (late or moved < plenty):
                     free.ease()
                     best = smooth.value + free.cost(free.nu)
                 break
