@@ -47,9 +47,9 @@ def list_methods(as_json: AsJson = False) -> None:
 
 @app.command("show")
 def show(name: Annotated[str, typer.Argument(help="A method by name.")], as_json: AsJson = False) -> None:
-    """Explain a method: the data it needs and uses, its settings with defaults and ranges, its paper, and notes.
+    r"""Explain a method: the data it needs and uses, its settings with defaults and ranges, its paper, and notes.
 
-    The settings are those of [method] in a job file, and of forsaken.unlearn.
+    The settings are those of \[method] in a job file, and of forsaken.unlearn.
 
     Example: forsaken methods show forsaken
     """

@@ -22,7 +22,7 @@ app = typer.Typer(
 )
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-JobFile = Annotated[Path, typer.Argument(help="The job file, with a table [references].")]
+JobFile = Annotated[Path, typer.Argument(help=r"The job file, with a table \[references].")]
 
 SENSITIVE = (
     "Keep the table as you keep the training data, and its key apart from it: what it says about a row carries no "
@@ -38,10 +38,10 @@ def fit(
     force: Annotated[bool, typer.Option("--force", help="Replace a table that is there.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train a model for each fold of the training data without it, and write down what it says about that fold.
+    r"""Train a model for each fold of the training data without it, and write down what it says about that fold.
 
-    Needs [model], [data] train and [audit] recipe; the samples to forget need not be known yet. A fit that was stopped
-    goes on with the folds that were finished, unless models are kept.
+    Needs \[model], \[data] train and \[audit] recipe; the samples to forget need not be known yet. A fit that was
+    stopped goes on with the folds that were finished, unless models are kept.
 
     Example: forsaken references fit forsaken.toml
     """
@@ -74,7 +74,7 @@ def show(
 
 @app.command("extend")
 def extend(job: JobFile = Path(NAME), as_json: AsJson = False) -> None:
-    """Add the rows of [data] train that are not in the table yet.
+    r"""Add the rows of \[data] train that are not in the table yet.
 
     Where models are kept they are asked, which costs one pass; otherwise one model is trained on the rows that are in
     the table.

@@ -59,6 +59,15 @@ def test_every_verb_has_help_with_an_example_that_names_it(words: tuple[str, ...
 
 
 @pytest.mark.parametrize("words", VERBS, ids=" ".join)
+def test_tables_of_a_job_file_are_seen_in_the_help(words: tuple[str, ...]) -> None:
+    """Names in square brackets are taken for markup, and vanish, unless they are escaped."""
+    verb = VERBS[words]
+    texts = [verb.help or "", *(getattr(each, "help", None) or "" for each in verb.params)]
+    written, seen = " ".join(texts), plain(forsaken(*words, "--help").out)
+    assert all(table in seen for table in re.findall(r"\[[a-z]+\]", written))
+
+
+@pytest.mark.parametrize("words", VERBS, ids=" ".join)
 def test_the_options_of_every_example_exist(words: tuple[str, ...]) -> None:
     example = (VERBS[words].help or "").split("Example:", 1)[1]
     known = {option for each in VERBS[words].params for option in each.opts}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 import torch
@@ -374,16 +372,31 @@ def test_the_penalty_falls_in_any_case_on_the_way_to_its_end() -> None:
     assert solve(random_quadratic(30, 0), penalty, iterations=15, relax=20).eased == 1.0
 
 
-def test_the_objective_never_rises_while_the_penalty_falls() -> None:
-    f, seen = random_quadratic(60, 4), []
-    gradient = torch.empty_like(f.vector)
-    start, share = f(gradient), 0.8 * float(f.vector.abs().max())
-    watch = lambda point: seen.append((point.smooth.value, point.penalty))  # noqa: E731
-    settings = {"iterations": 40, "history": 10, "watch": watch, "plenty": 61}
-    owlqn(f, start.value, gradient, torch.full_like(f.vector, share), **settings)
-    for at, ((value, cost), (later, later_cost)) in enumerate(pairwise(seen)):
-        fallen = max(EASED, EASE ** (at + 1)) / max(EASED, EASE**at)
-        assert later + later_cost <= value + fallen * cost + 1e-12
+def test_a_trial_is_compared_with_where_it_stands_under_the_penalty_that_has_fallen() -> None:
+    """A second step that would do under the old penalty, and does not under the new one, is halved."""
+
+    class Bumped(Quadratic):
+        bump = 0.0
+
+        def __call__(self, gradient: Tensor) -> Smooth:
+            found = super().__call__(gradient)
+            more = self.bump if self.calls == 3 else 0.0
+            return Smooth(found.value + more, 0.0, found.value + more)
+
+    def points(bump: float) -> list[Point]:
+        f, seen = Bumped(*parts), []
+        f.bump = bump
+        gradient, penalty = torch.empty_like(f.vector), torch.full_like(f.vector, 0.3)
+        start = f(gradient)
+        owlqn(f, start.value, gradient, penalty, iterations=2, history=5, watch=seen.append, plenty=99)
+        return seen
+
+    plain = random_quadratic(20, 2)
+    parts = (plain.matrix, plain.vector)
+    first, second = points(0.0)
+    assert second.step == 1.0
+    gained = first.smooth.value + EASE * first.penalty - second.objective
+    assert points(gained + 0.5 * (1 - EASE) * first.penalty)[1].step == 0.5
 
 
 def test_a_penalty_that_moves_nothing_falls_until_it_does() -> None:

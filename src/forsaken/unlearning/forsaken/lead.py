@@ -1,7 +1,7 @@
 """The first layers, left as they are: what comes out of them is computed once, and passes begin after them.
 
-Convolutions that come first see the largest pictures: in VGG-16 they hold a fifth of the weights and take two thirds
-of the time. What such layers say of a sample does not change while those after them do.
+Convolutions that come first see the largest pictures: in VGG-16 the first seven hold an eighth of the weights and take
+three fifths of the arithmetic. What such layers say of a sample does not change while those after them do.
 """
 
 from __future__ import annotations

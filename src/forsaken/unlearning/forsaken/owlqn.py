@@ -216,13 +216,13 @@ def owlqn(
     Memory: about (2m + 8) numbers a coordinate of the working set and 2 a parameter. Per iteration one evaluation of f,
     or a few where the line search halves its step. A trial that is not finite counts as too long.
     """
-    best = start
+    value = start
     free = WorkingSet(gradient, penalty, history)
     done, stopped, relaxed, chosen = 0, None, None, False
     while done < iterations:
         settled = chosen or stopped in ("converged", "line-search")
         if relax is not None and (settled or (stopped is None and done >= relax)) and bool(free.nu.any()):
-            best = _settled(f, free, best - free.cost(free.nu), gradient, most)
+            value = _settled(f, free, value, gradient, most)
             relax, stopped, relaxed = None, None, done
         if stopped is not None:
             break
@@ -230,29 +230,26 @@ def owlqn(
         slope = free.gradient if kink is False else pseudo_gradient(free.nu, free.gradient, free.penalty)
         norm = float(torch.linalg.vector_norm(slope))
         if norm == 0:
-            smooth_part = best - free.cost(free.nu)
             if not (plenty and relaxed is None and free.wake(gradient)):
                 stopped = "converged"
-            best = smooth_part + free.cost(free.nu)
             continue
         direction = align(free.pairs.times(slope).neg_(), slope, kink)
         orthant = slope if kink is False else torch.where(free.nu == 0, -slope.sign(), free.nu.sign())
-        step = 1.0 if len(free.pairs) else FIRST_STEP / norm
+        step, best = 1.0 if len(free.pairs) else FIRST_STEP / norm, value + free.cost(free.nu)
         for _ in range(HALVINGS + 1):
             trial = into_orthant(torch.add(free.nu, direction, alpha=step), orthant, kink)
             f.move(trial, free.index)
             smooth, cost = f(gradient), free.cost(trial)
             # written so that NaN fails
             if smooth.value + cost <= best + ARMIJO * float(torch.dot(slope, trial - free.nu)):
-                done, best, moved = done + 1, smooth.value + cost, int(torch.count_nonzero(trial))
-                stopped = watch(Point(done, best, smooth, cost, moved, step))
+                done, value, moved = done + 1, smooth.value, int(torch.count_nonzero(trial))
+                stopped = watch(Point(done, value + cost, smooth, cost, moved, step))
                 chosen, stopped = stopped == "chosen", None if stopped == "chosen" else stopped
                 free.accept(trial, gradient)
                 ends = stopped is not None or chosen or done in (iterations, relax)
                 late = relax is not None and done >= relax / 2
                 if plenty and relaxed is None and not ends and (late or moved < plenty):
                     free.ease()
-                    best = smooth.value + free.cost(free.nu)
                 break
             step /= 2
         else:
