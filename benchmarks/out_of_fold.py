@@ -102,8 +102,16 @@ def measured(full: Full, stage: Stage, row: Row) -> dict[str, Any]:
     judges = slice(None, full.count)
     if "targets" in facts:
         found["references_auc"] = u_lira(facts["targets"], matrices.margins[RETRAINED]["forget"][judges]).auc
-    found["auc_near"] = u_lira(facts["near"], matrices.facts[RETRAINED]["near"][judges]).auc
+    if "passes" in facts:
+        found["passes"] = float(np.median(facts["passes"]))
+    for name in nearby(matrices):
+        found[f"auc_{name}"] = u_lira(facts[name], matrices.facts[RETRAINED][name][judges]).auc
     return found | row.told()
+
+
+def nearby(matrices: Matrices) -> list[str]:
+    """Return the names of the sets of near neighbours."""
+    return [name for name in ("near", "mirrored", "shifted") if name in matrices.facts[RETRAINED]]
 
 
 def yardsticks(full: Full, stage: Stage) -> dict[str, Any]:
@@ -115,9 +123,11 @@ def yardsticks(full: Full, stage: Stage) -> dict[str, Any]:
     retrained |= {"floor": [floor.low, floor.high], "seconds": float(matrices.seconds[RETRAINED].mean())}
     retrained |= rates(matrices, RETRAINED, stage)
     nothing = {name: number.before for name, number in numbers.items()}
-    near = {name: matrices.facts[name]["near"] for name in (BEFORE, RETRAINED)}
-    first, second = near[RETRAINED][: full.count], near[RETRAINED][full.count : 2 * full.count]
-    nothing["auc_near"], retrained["auc_near"] = u_lira(near[BEFORE], first).auc, u_lira(second, first).auc
+    for name in nearby(matrices):
+        judges = matrices.facts[RETRAINED][name]
+        first, second = judges[: full.count], judges[full.count : 2 * full.count]
+        nothing[f"auc_{name}"] = u_lira(matrices.facts[BEFORE][name], first).auc
+        retrained[f"auc_{name}"] = u_lira(second, first).auc
     return {"retrained": retrained, "do-nothing": nothing | {"fr": 0.0, "cfr": 0.0, "density": 0.0}}
 
 
@@ -137,7 +147,7 @@ def ensembles_of(rows: dict[str, Row], scenario: Scenario, options: argparse.Nam
         2 * options.models,
         watched,
         references=plans,
-        besides={"near": neighbours(case.sets.forget, options.seed)},
+        besides=neighbours(case.sets.forget, options.seed),
         retains=retains_of(rows, case, plain.views["retain"]),
         folder=options.folder,
         device=options.device,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -74,14 +74,12 @@ def in_groups(rest: int, count: int, parts: int = 10) -> tuple[int, ...]:
     return (*range(rest), *own)
 
 
-def neighbours(samples: Samples, seed: int) -> Samples:
-    """Return near neighbours of samples: words left out, pictures moved by a pixel and mirrored, numbers with noise."""
+def neighbours(samples: Samples, seed: int) -> dict[str, Samples]:
+    """Return near neighbours of samples, by name: pictures mirrored and shifted, words left out, numbers with noise."""
     draw = generator(seed, 92)
 
     def moved(leaf: Tensor) -> Tensor:
         shape = leaf.shape
-        if leaf.dim() == 4:
-            return leaf.roll(1, dims=-1).flip(-1)
         if not leaf.is_floating_point():  # tokens: one in seven is taken from elsewhere in the same text
             swap = torch.from_numpy(draw.random(shape) < 1 / 7)
             other = torch.from_numpy(np.stack([draw.permutation(shape[1]) for _ in range(shape[0])]))
@@ -90,7 +88,15 @@ def neighbours(samples: Samples, seed: int) -> Samples:
             return leaf * torch.from_numpy(draw.random(shape) >= 0.2)
         return leaf + 0.1 * leaf.std() * torch.from_numpy(draw.standard_normal(shape)).to(leaf.dtype)
 
-    return Samples(map_nest(moved, samples.inputs), samples.labels)
+    def shifted(leaf: Tensor) -> Tensor:
+        return torch.cat([leaf[..., :1], leaf[..., :-1]], dim=-1)
+
+    if all(leaf.dim() == 4 for leaf in leaves(samples.inputs)):
+        return {
+            "mirrored": Samples(map_nest(lambda leaf: leaf.flip(-1), samples.inputs), samples.labels),
+            "shifted": Samples(map_nest(shifted, samples.inputs), samples.labels),
+        }
+    return {"near": Samples(map_nest(moved, samples.inputs), samples.labels)}
 
 
 def peers(task: str) -> dict[str, Row]:
@@ -144,32 +150,33 @@ def tried(task: str) -> dict[str, Row]:
     return found
 
 
+def views_of(task: str) -> tuple[int, str | None]:
+    """Return how many views the references of a task are asked about, and which augmentation makes them."""
+    if task.startswith("digits"):
+        return 0, None
+    if task.endswith("-augmented"):
+        return 8, None
+    return 3, "mirror-shift" if task.startswith(PICTURES) else "word-dropout"
+
+
 def confirm(task: str) -> dict[str, Row]:
-    """Return the rows that are reported, with the settings fixed."""
-    found = {**peers(task), "all but D": ours(), "K = 4 by group": ours(grouped(4))}
-    if task != "cifar10-id":
-        found["all but D, 10 % retained"] = ours(retain="tenth")
-    if task.startswith(("digits", "reuters-")):
-        found |= {
-            "K = 4 by group, 10 % retained": ours(grouped(4), "tenth"),
-            "K = 2 by group": ours(grouped(2)),
-            "K = 8 by group": ours(grouped(8)),
-            "K = 2 by row": ours(HeldOut(2)),
-            "K = 4 by row": ours(HeldOut(4)),
-            "K = 8 by row": ours(HeldOut(8)),
+    """Return the rows that are reported, with the settings fixed; what a user can have comes first."""
+    count, view = views_of(task)
+    four, ideal = (replace(plan, views=count, view=view) for plan in (grouped(4), IDEAL))
+    if task.endswith("-augmented"):
+        return {
+            "K = 4 by group, 8 views": ours(four),
+            "K = 4 by group, 3 views": ours(four, views=3),
+            "all but D, 8 views": ours(ideal),
+            "all but D, 3 views": ours(ideal, views=3),
+            "all but D": ours(ideal, views=0),
         }
-    return found
-
-
-def curve(task: str) -> dict[str, Row]:
-    """Return the trade between forgetting and keeping, over λ."""
-    del task
-    shares = (0.0, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
-    return {f"share {value:g}": ours(penalty_share=value) for value in shares}
+    found = {"K = 4 by group": ours(four, views=0), "all but D": ours(ideal, views=0)}
+    return found | ({"all but D, 3 views": ours(ideal)} if count else {})
 
 
 def attacks(task: str) -> dict[str, Row]:
-    """Return the rows that are attacked harder: near neighbours, and ten requests one after the other."""
+    """Return the rows that are attacked harder: ten requests one after the other."""
     del task
     return {
         "class-mean": Row(Forsaken()),
@@ -181,53 +188,31 @@ def attacks(task: str) -> dict[str, Row]:
 
 
 def tune(task: str) -> dict[str, Row]:
-    """Return what is tried on the seeds of the tuning: one thing at a time left out or changed, and some pairs."""
+    """Return what is tried on the seeds of the tuning: one thing at a time changed."""
     del task
-    bare = {"relax": False, "ease": False, "let_go": None, "anchor_references": 0, "importance_from": "retain"}
-    bare |= {"close": None}
     changes: dict[str, dict[str, Any]] = {
         "settled": {},
-        "penalised to the end": {"relax": False},
-        "λ stays": {"ease": False},
-        "λ stays, share 1e-3": {"ease": False, "penalty_share": 1e-3},
-        "every reference held": {"let_go": None},
-        "let go at 0.03": {"let_go": 0.03},
-        "let go at 0.3": {"let_go": 0.3},
-        "no reference held": {"anchor_references": 0},
-        "100 references held": {"anchor_references": 100},
-        "800 references held": {"anchor_references": 800},
-        "importance from retain samples": {"importance_from": "retain"},
-        "importance by the loss": {"importance_from": "retain", "importance": "loss"},
-        "share 1e-3": {"penalty_share": 1e-3},
-        "share 2e-2": {"penalty_share": 2e-2},
-        "every weight may go on": {"at_most": None},
-        "power 0": {"power": 0.0},
-        "power 1/3, floor 0.01": {"power": 1 / 3, "floor": 0.01},
-        "power 1/2, floor 0.1": {"power": 0.5, "floor": 0.1},
-        "power 3/4, floor 0.2": {"power": 0.75, "floor": 0.2},
-        "floor 1/2": {"floor": 0.5},
-        "floor 2": {"floor": 2.0},
-        "anchor 0.3": {"anchor": 0.3},
-        "anchor 3": {"anchor": 3.0},
-        "80 iterations": {"iterations": 80},
-        "240 iterations": {"iterations": 240},
-        "history 20": {"history": 20},
-        "never stopped early": {"stop": "none", "close": None},
-        "close at 1e-3": {"close": 1e-3},
-        "close at 1e-4": {"close": 1e-4},
-        "bare": bare,
-        "bare, share 3e-4": bare | {"penalty_share": 3e-4},
-        "bare, relaxed": bare | {"relax": True},
-        "bare, references held": bare | {"anchor_references": 300},
+        "damping 0.01": {"damping": 0.01},
+        "damping 0.03": {"damping": 0.03},
+        "damping 0.3": {"damping": 0.3},
+        "damping 1": {"damping": 1.0},
+        "tolerance 0.01": {"tolerance": 0.01},
+        "tolerance 0.05": {"tolerance": 0.05},
+        "tolerance 0.1": {"tolerance": 0.1},
+        "tolerance 0.2": {"tolerance": 0.2},
+        "every layer moves": {"frozen_prefix": 0.0},
+        "half of the weights stay": {"frozen_prefix": 0.5},
+        "5 steps": {"steps": 5},
+        "OWL-QN with anchors": {"optimiser": "owlqn"},
+        "L-BFGS with anchors": {"optimiser": "lbfgs", "penalty": 0.0},
     }
-    found = {name: ours(**each) for name, each in changes.items()}
-    return found | {"near": ours(retain="near"), "tenth": ours(retain="tenth")}
+    return {name: ours(**each) for name, each in changes.items()}
 
 
 PRESETS: dict[str, Callable[[str], dict[str, Row]]] = {
     "attacks": attacks,
     "confirm": confirm,
-    "curve": curve,
     "peers": tried,
+    "rivals": peers,
     "tune": tune,
 }

@@ -22,35 +22,25 @@ PAGES = (GUIDE.parents[1] / "README.md", GUIDE / "references.md", GUIDE / "out-o
 PEERS = ("salun", "neggrad-plus", "scrub")
 TASKS = tuple(
     sorted(
-        path.name.removeprefix("out-of-fold-").removesuffix("-confirm-0.json")
-        for path in RESULTS.glob("out-of-fold-*-confirm-0.json")
+        path.name.removeprefix("out-of-fold-").removesuffix("-rivals-0.json")
+        for path in RESULTS.glob("out-of-fold-*-rivals-0.json")
     )
 )
+MEASURED = tuple(task for task in TASKS if (RESULTS / f"out-of-fold-{task}-confirm-0.json").exists())
 HEAD = (
     "row",
     "AUC, forgotten",
     "of the references",
-    "TPR at 1 %",
-    "KLoM p95 / floor",
+    "AUC, neighbours",
     "AUC, kept",
     "AUC, test",
-    "KLoM kept / nothing",
-    "KLoM test / nothing",
+    "KLoM p95 / floor",
     "test accuracy",
     "FR",
     "CFR",
     "density",
+    "sample passes",
     "seconds",
-)
-LAMBDA = (
-    "λ / λ_max",
-    "AUC, forgotten",
-    "AUC, test",
-    "KLoM kept / nothing",
-    "KLoM test / nothing",
-    "test accuracy",
-    "CFR",
-    "density",
 )
 
 STANDARD = (
@@ -75,26 +65,26 @@ def ratio(row: dict[str, Any], other: dict[str, Any], key: str) -> str:
 
 def line(name: str, row: dict[str, Any], table: dict[str, dict[str, Any]]) -> tuple[str, ...]:
     """Return one row of the large table."""
-    retrained, nothing = table["retrained"], table["do-nothing"]
+    retrained = table["retrained"]
     span = row.get("auc_interval")
     auc = shown(row["auc"]) + ("" if not span else f" ({span[0]:.2f} to {span[1]:.2f})")
     if name == "retrained":
         low, high = row["floor"]
         auc = f"{shown(row['auc'])} (floor {low:.2f} to {high:.2f})"
+    near = [row[key] for key in ("auc_near", "auc_mirrored", "auc_shifted") if row.get(key) is not None]
     return (
         name,
         auc,
         shown(row["references_auc"]) if "references_auc" in row else "",
-        shown(row.get("tpr_1")),
-        ratio(row, retrained, "klom_forget_p95"),
+        " / ".join(shown(value) for value in near),
         shown(row["auc_retain"]),
         shown(row["auc_test"]),
-        ratio(row, nothing, "klom_retain"),
-        ratio(row, nothing, "klom_test"),
+        ratio(row, retrained, "klom_forget_p95"),
         shown(row["accuracy"]),
         shown(row["fr"], 2),
         shown(row["cfr"]),
         shown(row["density"], 2) if row.get("density") is not None else "",
+        f"{row['passes']:,.0f}" if row.get("passes") else "",
         shown(row["seconds"], 2) if row.get("seconds") is not None else "",
     )
 
@@ -105,39 +95,10 @@ def rows_of(task: str, kind: str = "confirm") -> dict[str, dict[str, Any]]:
     return found
 
 
-def table_of(task: str) -> str:
+def table_of(task: str, kind: str) -> str:
     """Return everything that was measured on a scenario."""
-    rows = rows_of(task)
+    rows = rows_of(task, kind)
     return markdown([HEAD, *(line(name, row, rows) for name, row in rows.items())])
-
-
-def curve_of(task: str) -> str:
-    """Return the trade over λ."""
-    rows = rows_of(task, "curve")
-    lines = [LAMBDA]
-    for name, row in rows.items():
-        if name.startswith("share "):
-            keys = (
-                name.removeprefix("share "),
-                shown(row["auc"]),
-                shown(row["auc_test"]),
-                ratio(row, rows["do-nothing"], "klom_retain"),
-                ratio(row, rows["do-nothing"], "klom_test"),
-                shown(row["accuracy"]),
-                shown(row["cfr"]),
-                shown(row["density"], 2),
-            )
-            lines.append(keys)
-    return markdown(lines)
-
-
-def attacks_of(task: str) -> str:
-    """Return U-LiRA on near neighbours of the forgotten samples, and after ten requests one after the other."""
-    lines: list[tuple[str, ...]] = [("row", "AUC, forgotten", "of the references", "AUC, their near neighbours")]
-    for name, row in rows_of(task, "attacks").items():
-        own = shown(row["references_auc"]) if "references_auc" in row else ""
-        lines.append((name, shown(row["auc"]), own, shown(row["auc_near"])))
-    return markdown(lines)
 
 
 def told(name: str, value: float | None, digits: int) -> str:
@@ -161,7 +122,7 @@ def standard_of(task: str) -> str:
     return markdown(lines)
 
 
-def summary_of(tasks: tuple[str, ...] = TASKS) -> str:
+def summary_of(tasks: tuple[str, ...] = MEASURED) -> str:
     """Return one line for each scenario: what is told of the forgotten samples, and what is kept."""
     lines: list[tuple[str, ...]] = [
         (
@@ -170,57 +131,56 @@ def summary_of(tasks: tuple[str, ...] = TASKS) -> str:
             "doing nothing",
             "class-mean",
             "best peer",
-            "**all but D**",
             "**K = 4 by group** (its references)",
+            "all but D, an upper bound",
             "test accuracy (retrained)",
             "CFR",
-            "density",
         )
     ]
     for task in tasks:
-        rows = rows_of(task)
+        rows, others = rows_of(task), rows_of(task, "rivals")
         best = min(
-            (name for name in rows if name.split(",")[0] in PEERS), key=lambda name: abs(rows[name]["auc"] - 0.5)
+            (name for name in others if name.split(",")[0] in PEERS), key=lambda name: abs(others[name]["auc"] - 0.5)
         )
-        ours, folds, retrained = rows["all but D"], rows["K = 4 by group"], rows["retrained"]
+        ideal, folds, retrained = rows["all but D"], rows["K = 4 by group"], rows["retrained"]
         low, high = retrained["floor"]
         lines.append(
             (
                 f"`{task}`",
                 f"{low:.2f} to {high:.2f}",
                 shown(rows["do-nothing"]["auc"], 2),
-                shown(rows["class-mean"]["auc"], 2),
-                f"{rows[best]['auc']:.2f} ({best})",
-                f"**{ours['auc']:.3f}**",
+                shown(others["class-mean"]["auc"], 2),
+                f"{others[best]['auc']:.2f} ({best})",
                 f"**{folds['auc']:.3f}** ({folds['references_auc']:.3f})",
-                f"{ours['accuracy']:.3f} ({retrained['accuracy']:.3f})",
-                shown(ours["cfr"]),
-                shown(ours["density"], 2),
+                shown(ideal["auc"]),
+                f"{folds['accuracy']:.3f} ({retrained['accuracy']:.3f})",
+                shown(folds["cfr"]),
             )
         )
     return markdown(lines)
 
 
 def costs_of() -> str:
-    """Return what a request costs as a share of retraining, alone and with its part of the table."""
+    """Return what a request costs as a share of retraining, in passes and in seconds, with and without views."""
     lines: list[tuple[str, ...]] = [
-        ("scenario", "on", "one request", "retraining", "share", "with the table: 1 request", "10", "100", "pays from")
+        ("scenario", "on", "retraining", "sample passes", "one request", "share", "with three views", "curvature, once")
     ]
     for path in sorted(RESULTS.glob("request-costs-*.json")):
         content = json.loads(path.read_bytes())
         mean = content["mean"]["request"]
         device = "H200" if path.stem.endswith("cuda") else f"{content['threads']} cores"
         epochs = "" if content.get("epochs") is None else f", {content['epochs']} epochs"
-        pays = max(run["break_even"] or 0 for run in content["runs"]["request"])
+        passes = mean["sample_passes"]
         lines.append(
             (
                 f"`{content['task']}`{epochs}",
                 device,
-                f"{mean['request_seconds']:.1f} s",
                 f"{mean['retrain_seconds']:.1f} s",
+                f"{passes:,.0f} (1/{mean['retrain_passes'] / passes:.0f})",
+                f"{mean['request_seconds']:.2f} s",
                 f"1/{1 / mean['share_of_retraining']:.1f}",
-                *(f"{mean[f'amortised_{count}']:.2f}" for count in (1, 10, 100)),
-                f"request {pays}",
+                f"{mean['request_seconds_with_views']:.2f} s (1/{1 / mean['share_of_retraining_with_views']:.1f})",
+                f"{mean['curvature_seconds']:.1f} s ({100 * mean['curvature_share_of_passes']:.1f} % of the passes)",
             )
         )
     return markdown(lines)
@@ -230,11 +190,9 @@ def blocks() -> dict[str, str]:
     """Return every table of the pages, by the name that marks its place."""
     found = {"summary": summary_of(), "costs": costs_of()}
     for task in TASKS:
-        found[f"confirm {task}"] = table_of(task)
-        if (RESULTS / f"out-of-fold-{task}-curve-0.json").exists():
-            found[f"curve {task}"] = curve_of(task)
-        if (RESULTS / f"out-of-fold-{task}-attacks-0.json").exists():
-            found[f"attacks {task}"] = attacks_of(task)
+        found[f"rivals {task}"] = table_of(task, "rivals")
+        if task in MEASURED:
+            found[f"confirm {task}"] = table_of(task, "confirm")
         if any(RESULTS.glob(f"audit-{task}-forsaken-all-4-standard-8-*.json")):
             found[f"standard {task}"] = standard_of(task)
     return found

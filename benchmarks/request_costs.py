@@ -1,13 +1,15 @@
-"""What one request costs beside retraining, and what a table of references adds to it.
+"""What one request costs beside retraining, and what the table of references adds to it.
 
-usage: FORSAKEN_DATA=<folder> python benchmarks/request_costs.py --task reuters-35-11 [--seeds 0-2] [--device cuda]
+usage: FORSAKEN_DATA=<folder> python benchmarks/request_costs.py --task reuters-35-11 [--seeds 0-1] [--device cuda]
 
 In one process: a training on everything (which a reference takes too: it has as many steps), a training without the
-samples to forget, and requests with the settings for references, targets and importance included (the median of
-three, or as many as --repeats says; the retrained model says where to go). `amortised_N` is the share of retraining
-that each of N requests costs when the K = 4 trainings of the table are divided among them; `break_even` is the request
-from which on the table is cheaper. Run it with nothing beside it. Writes results/request-costs-TASK-DEVICE.json, with
-the epochs in its name where they are not the scenario's own.
+samples to forget, one pass for the curvature, its factorisation (what the first request computes and the next ones
+reuse), and requests without views and with three (the median of --repeats each; the retrained model says where to go).
+`moments_seconds`, the pass that takes the samples' share out of the curvature afterwards, is part of a request.
+`amortised_N` is the share of retraining that each of N requests costs when the K = 4 trainings of the table and the
+curvature are divided among them; `break_even` is the request from which on the table is cheaper. Run it with nothing
+beside it. Writes results/request-costs-TASK-DEVICE.json, with the epochs in its name where they are not the scenario's
+own.
 """
 
 from __future__ import annotations
@@ -15,24 +17,33 @@ from __future__ import annotations
 import argparse
 import math
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from common import RESULTS, add_seeds, summary, write_result
 
-from forsaken import Forsaken
+from forsaken import Curvature, Forsaken, References
 from forsaken.bench.audit import held_out
+from forsaken.data.nest import leaves
 from forsaken.data.samples import Samples
 from forsaken.data.scenario import Scenario
 from forsaken.data.scenarios.table import load_scenario
 from forsaken.models.fit import fit
 from forsaken.models.logits import predict_logits
 from forsaken.progress import bars
+from forsaken.references.entries import Entries
+from forsaken.references.fitting import asked_views
+from forsaken.references.keys import row_hashes
+from forsaken.references.origin import Costs, Origin
+from forsaken.references.table import spread_of
+from forsaken.references.views import Views
 from forsaken.types import Progress
 
-FOLDS = 4
+FOLDS, VIEWS = 4, 3
 
 
 def timed(
@@ -46,31 +57,71 @@ def timed(
     return model, time.perf_counter() - start
 
 
+def clocked(act: Callable[[], Any]) -> tuple[Any, float]:
+    """Return what a function returns, and its seconds."""
+    start = time.perf_counter()
+    found = act()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return found, time.perf_counter() - start
+
+
+def table_of(scenario: Scenario, target: Any, retrained: Any, views: int) -> References:
+    """Return a table of what the retrained model says of the samples to forget and of their views."""
+    forget, key = Samples(scenario.forget.inputs), bytes(32)
+    pictures = leaves(forget.inputs)[0].dim() == 4
+    plan = Views.of(views, "mirror-shift" if pictures else "word-dropout", 0)
+    said = None if plan is None else asked_views(retrained, forget, plan, None)
+    entries = Entries(
+        row_hashes(forget, key),
+        None,
+        np.zeros(len(forget), dtype=np.int64),
+        predict_logits(retrained, forget).float(),
+        said,
+    )
+    unseen = Samples(held_out(scenario)[0].inputs)
+    spread = spread_of(predict_logits(target, unseen), [predict_logits(retrained, unseen)])
+    return References(entries, key, Origin(FOLDS, "group", None, 0, Costs(0.0, 0)), views=plan, spread=spread)
+
+
 def measured(scenario: Scenario, seed: int, device: str, repeats: int, progress: Progress) -> dict[str, float | None]:
     """Return the seconds of everything, and their ratios."""
     few = replace(scenario, recipe=replace(scenario.recipe, epochs=1))
-    timed(few, scenario.train, seed, device, progress, "warm up")  # the first pass on a device takes longer
+    warm, _ = timed(few, scenario.train, seed, device, progress, "warm up")  # the first pass takes longer
+    Curvature.fit(warm, Samples(scenario.train.inputs), rows=256)
     target, train = timed(scenario, scenario.train, seed * 10 + 1, device, progress, "train the target")
     retrained, retrain = timed(scenario, scenario.kept, seed * 10 + 3, device, progress, "retrain")
-    targets = predict_logits(retrained, Samples(scenario.forget.inputs)).float()
-    reference, _ = held_out(scenario)
-    method = Forsaken.out_of_fold()
-    found = [
-        method(target, scenario.forget, Samples(reference.inputs), scenario.retain, targets=targets, seed=seed)
-        for _ in range(repeats)
-    ]
-    request = float(np.median([one.seconds for one in found]))
-    table = FOLDS * train
-    told = {
-        "request_seconds": request,
+    curvature, fitted = clocked(lambda: Curvature.fit(target, Samples(scenario.train.inputs)))
+    forget, method = Samples(scenario.forget.inputs), Forsaken.out_of_fold()
+    told: dict[str, float | None] = {}
+    for views in (0, VIEWS):
+        table = table_of(scenario, target, retrained, views)
+        table.curvature = curvature
+        first, *found = [method(target, forget, references=table, seed=seed) for _ in range(repeats + 1)]
+        name = "" if views == 0 else "_with_views"
+        told[f"unlearn_seconds{name}"] = float(np.median([one.seconds for one in found]))
+        told[f"sample_passes{name}"] = found[0].details.facts["sample_passes"]
+        told[f"rounds{name}"] = found[0].iterations
+        if views == 0:
+            told["first_unlearn_seconds"] = first.seconds
+            _, told["moments_seconds"] = clocked(partial(curvature.without, target, found[0].model, forget))
+            told["density"] = found[0].density
+    moments = told["moments_seconds"] or 0.0
+    for name in ("", "_with_views"):
+        seconds = (told[f"unlearn_seconds{name}"] or 0.0) + moments
+        told |= {f"request_seconds{name}": seconds, f"share_of_retraining{name}": seconds / retrain}
+    request, table_seconds = told["request_seconds"] or 0.0, FOLDS * train + fitted
+    passes = scenario.recipe.epochs * len(scenario.train)
+    told |= {
         "retrain_seconds": retrain,
         "train_seconds": train,
-        "share_of_retraining": request / retrain,
-        "evaluations": found[0].evaluations,
-        "density": found[0].density,
-        "break_even": math.floor(table / (retrain - request)) + 1 if request < retrain else None,
+        "retrain_passes": scenario.recipe.epochs * len(scenario.kept),
+        "curvature_seconds": fitted,
+        "curvature_share_of_passes": curvature.rows / passes,
+        "curvature_mebibytes": curvature.bytes / 2**20,
+        "break_even": math.floor(table_seconds / (retrain - request)) + 1 if request < retrain else None,
     }
-    return told | {f"amortised_{count}": (table / count + request) / retrain for count in (1, 10, 100)}
+    return told | {f"amortised_{count}": (table_seconds / count + request) / retrain for count in (1, 10, 100)}
 
 
 def main() -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from forsaken.oracles.shadow import ShadowOracle
     from forsaken.oracles.white_box import WhiteBoxOracle
     from forsaken.recipe import Network, Recipe
+    from forsaken.references.curvature import Curvature
     from forsaken.references.table import References
     from forsaken.types import Tick
     from forsaken.unlearning.base import Details, Step, Unlearned, Unlearner
@@ -36,6 +37,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "METHODS": "unlearning.table",
     "Audit": "auditing.result",
+    "Curvature": "references.curvature",
     "Details": "unlearning.base",
     "Forsaken": "unlearning.forsaken.method",
     "ForsakenError": "errors",
@@ -66,6 +68,7 @@ _HOMES = {
 __all__ = [
     "METHODS",
     "Audit",
+    "Curvature",
     "Details",
     "Forsaken",
     "ForsakenError",

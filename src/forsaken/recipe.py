@@ -40,6 +40,9 @@ class Recipe:
         "constant", or "one-cycle": up linearly over a fifth of the steps, then down to zero.
     clip : float, optional
         The largest norm of a step's gradient.
+    augmentation : str, optional
+        What each step shows in place of the samples: "mirror-shift" (pictures mirrored and shifted by up to two
+        pixels) or "word-dropout" (a fifth of the words left out).
     """
 
     epochs: int
@@ -49,6 +52,7 @@ class Recipe:
     optimiser: Literal["adam", "sgd"] = "adam"
     schedule: Literal["constant", "one-cycle"] = "constant"
     clip: float | None = None
+    augmentation: Literal["mirror-shift", "word-dropout"] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings by name."""

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from forsaken import Forsaken
+from forsaken import Forsaken, References
 from forsaken.auditing.held_out import HeldOut
 from forsaken.data.samples import Samples
 
@@ -79,11 +79,24 @@ def test_every_preset_has_rows_for_texts_and_pictures(script: ModuleType) -> Non
 
 def test_reported_rows_have_every_bar_of_comparison(script: ModuleType) -> None:
     rows = script.confirm("reuters-35-11")
-    assert {"class-mean", "paper", "salun", "neggrad-plus", "scrub", "all but D", "K = 4 by group"} <= set(rows)
-    assert rows["all but D"].references == HeldOut(by="all")
-    assert rows["K = 8 by row"].references == HeldOut(8, "row")
-    assert rows["K = 4 by group"].method == Forsaken.out_of_fold()
-    assert rows["salun, all kept"].retain == "all"
+    assert {"all but D", "all but D, 3 views", "K = 4 by group"} <= set(rows)
+    plan = HeldOut(by="all", views=3, view="word-dropout")
+    assert rows["all but D"].references == rows["all but D, 3 views"].references == plan, (
+        "so that both are trained once"
+    )
+    assert rows["all but D, 3 views"].method == Forsaken.out_of_fold()
+    assert rows["K = 4 by group"].references == HeldOut(4, "forgotten", views=3, view="word-dropout")
+    assert rows["K = 4 by group"].method == Forsaken.out_of_fold(views=0)
+    rivals = script.peers("reuters-35-11")
+    assert {"class-mean", "paper", "salun", "neggrad-plus", "scrub"} <= set(rivals)
+    assert rivals["salun, all kept"].retain == "all"
+
+
+def test_models_that_learnt_from_augmented_pictures_forget_more_views(script: ModuleType) -> None:
+    rows = script.confirm("c10-t-augmented")
+    assert {row.references.view for row in rows.values()} == {None}, "that of the recipe"
+    assert {row.references.views for row in rows.values()} == {8}
+    assert {row.method.views for name, row in rows.items() if "8 views" not in name} == {0, 3}
 
 
 def test_near_ones_are_near(script: ModuleType) -> None:
@@ -112,11 +125,17 @@ def test_neighbours_are_near_and_other(script: ModuleType, kind: str) -> None:
         "numbers": torch.from_numpy(draw.random((20, 64))).float(),
     }[kind]
     samples = Samples(made, torch.arange(20) % 3)
-    found = script.neighbours(samples, seed=1)
-    assert torch.equal(found.inputs, script.neighbours(samples, seed=1).inputs)
-    assert found.inputs.dtype == made.dtype
-    assert torch.equal(found.labels, samples.labels)
-    assert not torch.equal(found.inputs, made)
+    all_of_them, again = (script.neighbours(samples, seed=1) for _ in range(2))
+    assert set(all_of_them) == ({"mirrored", "shifted"} if made.dim() == 4 else {"near"})
+    for name, each in all_of_them.items():
+        assert torch.equal(each.inputs, again[name].inputs)
+        assert each.inputs.dtype == made.dtype
+        assert torch.equal(each.labels, samples.labels)
+        assert not torch.equal(each.inputs, made)
+    found = next(iter(all_of_them.values()))
+    if made.dim() == 4:
+        assert torch.equal(all_of_them["mirrored"].inputs, made.flip(-1))
+        assert torch.equal(all_of_them["shifted"].inputs[..., 1:], made[..., :-1])
     if kind == "words":
         assert bool(((found.inputs == made) | (found.inputs == 0)).all())
         assert 0.6 < float((found.inputs != 0).sum() / (made != 0).sum()) < 0.95
@@ -133,3 +152,21 @@ def test_requests_in_turn_forget_every_part(script: ModuleType) -> None:
     found = turns(model, x, targets=targets)
     assert float(found.model(x).detach().softmax(1).amax(1).max()) < 0.35
     assert found.iterations > 4
+
+
+def test_requests_in_turn_hand_the_table_on(script: ModuleType) -> None:
+    torch.manual_seed(0)
+    model, x = torch.nn.Sequential(torch.nn.Linear(8, 40), torch.nn.Tanh(), torch.nn.Linear(40, 3)), torch.randn(60, 8)
+    others = torch.nn.Linear(8, 3)
+    table = References.fit(lambda rows, steps, seed: others, x, folds=2, model=model)
+    found = script.InTurn(method=Forsaken.out_of_fold(), parts=3)(model, x[:9], references=table)
+    with torch.no_grad():
+        before, after, wanted = (
+            logits - logits.mean(1, keepdim=True) for logits in (model(x), found.model(x), others(x))
+        )
+    was, now = ((said[:9] - wanted[:9]).square().mean(1) for said in (before, after))
+    assert float(now[6:].mean()) < 0.01 * float(was[6:].mean()), "the last part has been moved by no other since"
+    assert float(now.mean()) < 0.3 * float(was.mean())
+    assert len(table) == 60, "the table that was given stays as it was"
+    assert table.curvature is not None
+    table.curvature.check(model)

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from forsaken._random import generator
 from forsaken.auditing.case import Case, labels_of, some
@@ -32,6 +31,8 @@ from forsaken.errors import ForsakenError, SettingsError
 from forsaken.metrics import margins
 from forsaken.models.ensemble import at_once_for, vectorises
 from forsaken.models.train import Training
+from forsaken.references.curvature import Curvature
+from forsaken.references.table import References
 from forsaken.types import Progress, Tick, silent
 from forsaken.unlearning.base import Unlearner
 from forsaken.unlearning.retrain import Retrain
@@ -213,22 +214,26 @@ class Ensembles:
             )
         )
         spent = (time.perf_counter() - start) / len(seeds)
-        targets = {}
+        tables: dict[HeldOut, list[References]] = {}
+        curvatures = [self._curvature(model) for model in models] if plans else []
         for at, plan in enumerate(plans):
             behind, each = share + (0.9 - share) * at / len(plans), (0.9 - share) / len(plans)
             told = partial(_between, tell, behind, each)
-            targets[plan] = plan.logits(self.case, seeds, device=self.device, tell=told)
+            tables[plan] = plan.tables(self.case, seeds, models, curvatures, device=self.device, tell=told)
         for at, (seed, model) in enumerate(zip(seeds, models, strict=True)):
             noted: dict[str, Record] = {role: self._noted(model, spent)}
             for name in absent:
-                wanted = targets[self.references[name]][at] if name in self.references else None
-                noted[name] = self._forgotten(name, model, seed, wanted)
+                table = tables[self.references[name]][at] if name in self.references else None
+                noted[name] = self._forgotten(name, model, seed, table)
             found[role, seed] = self._notes.read(role, seed) | noted
             tell(0.9 + 0.1 * len(found) / len(seeds))
         self._notes.write(found)
         return found
 
-    def _forgotten(self, name: str, model: Any, seed: int, targets: Tensor | None) -> Record:
+    def _curvature(self, model: Any) -> Curvature:
+        return Curvature.fit(model, Samples(self.case.sets.train.inputs), forward=self.case.forward)
+
+    def _forgotten(self, name: str, model: Any, seed: int, table: References | None) -> Record:
         sets, training, method = self.case.sets, self.case.training, self.methods[name]
         retain = sets.remaining if isinstance(method, Retrain) else self.retains.get(name, sets.retain)
         try:
@@ -237,7 +242,7 @@ class Ensembles:
                 sets.forget,
                 sets.reference,
                 retain,
-                targets=targets,
+                references=table,
                 training=training if isinstance(training, Training) else None,
                 forward=self.case.forward,
                 seed=seed,
@@ -245,8 +250,10 @@ class Ensembles:
         except ForsakenError as error:
             raise ForsakenError(f"{name} failed on an original of the ensemble (seed {seed}): {error}") from error
         noted = self._noted(result.model, result.seconds) | {"density": np.array(result.density)}
-        if targets is not None:
-            noted["targets"] = margins(targets.double().numpy(), labels_of(sets.named("forget")))
+        if table is not None:
+            said = table.logits(sets.forget).double().numpy()
+            noted["targets"] = margins(said, labels_of(sets.named("forget")))
+            noted["passes"] = np.array(float(result.details.facts.get("sample_passes", np.nan)))
         return noted
 
     def _noted(self, model: Any, seconds: float) -> dict[str, Array]:
@@ -275,7 +282,7 @@ class Ensembles:
         plain |= {"seconds": ()} | {f"{part}.accuracy": () for part in self.views if part != "forget"}
         own = {name: plain | {"density": ()} for name in self.methods}
         for name in self.references:
-            own[name]["targets"] = plain["forget"]
+            own[name] |= {"targets": plain["forget"], "passes": ()}
         return {BEFORE: plain, RETRAINED: plain} | own
 
     @property

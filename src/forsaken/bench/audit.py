@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from forsaken._random import generator
 from forsaken.auditing.call import audit
@@ -17,6 +16,8 @@ from forsaken.bench.trial import Stage, prepare
 from forsaken.data.samples import Samples
 from forsaken.data.scenario import Scenario
 from forsaken.models.fit import training_of
+from forsaken.references.curvature import Curvature
+from forsaken.references.table import References
 from forsaken.types import Progress, silent
 from forsaken.unlearning.base import Unlearner
 from forsaken.unlearning.table import build
@@ -61,7 +62,7 @@ def audit_scenario(
         scenario.forget,
         reference,
         scenario.retain,
-        targets=None if references is None else _targets(stage, references, device),
+        references=None if references is None else _table(stage, references, device),
         training=training_of(scenario, device),
         seed=seed,
         progress=progress,
@@ -90,10 +91,11 @@ def audit_scenario(
     )
 
 
-def _targets(stage: Stage, references: HeldOut, device: str | torch.device) -> Tensor:
-    """Train the target's references, and return what they say of the samples to forget."""
+def _table(stage: Stage, plan: HeldOut, device: str | torch.device) -> References:
+    """Train the target's references, and return a table of what they say of the samples to forget."""
     case = case_of(stage.scenario, stage.target, device)
-    return references.logits(case, [case.seed], device=device, tell=lambda _: None)[0]
+    curvature = Curvature.fit(stage.target, Samples(case.sets.train.inputs))
+    return plan.tables(case, [case.seed], [stage.target], [curvature], device=device, tell=lambda _: None)[0]
 
 
 def case_of(scenario: Scenario, target: object, device: str | torch.device = "cpu") -> Case:

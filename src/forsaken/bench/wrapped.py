@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -11,11 +12,18 @@ from torch import nn
 
 from forsaken.errors import NonFiniteError, NothingForgottenError
 from forsaken.models.logits import as_module
+from forsaken.references.table import References
 from forsaken.unlearning.base import About, Details, Unlearned, Unlearner
 from forsaken.unlearning.request import Request
 
 
-def _asked(method: Unlearner, student: nn.Module, request: Request, part: np.ndarray[Any, Any]) -> Unlearned[Any]:
+def _asked(
+    method: Unlearner,
+    student: nn.Module,
+    request: Request,
+    part: np.ndarray[Any, Any],
+    references: References | None,
+) -> Unlearned[Any]:
     """Hand a part of the request's samples on to another method."""
     return method(
         student,
@@ -23,6 +31,7 @@ def _asked(method: Unlearner, student: nn.Module, request: Request, part: np.nda
         request.reference,
         request.retain,
         targets=None if request.targets is None else torch.as_tensor(request.targets)[part],
+        references=references,
         training=request.training,
         forward=request.forward,
         seed=request.seed,
@@ -40,8 +49,11 @@ class InTurn(Unlearner):
     def run(self, student: nn.Module, request: Request) -> Details:
         """Forget part after part; a later part is still in the model while an earlier one is forgotten."""
         steps = evaluations = 0
+        table = copy.deepcopy(request.references)  # requests take their rows out of it
         for part in np.array_split(np.arange(len(request.forget)), min(self.parts, len(request.forget))):
-            found = _asked(self.method, student, request, part)
+            found = _asked(self.method, student, request, part, table)
+            if table is not None:
+                table.forget(request.forget.rows(part), before=student, after=found.model)
             student.load_state_dict(as_module(found.model).state_dict())
             steps, evaluations = steps + found.iterations, evaluations + found.evaluations
         return Details("iterations", steps, evaluations, ())
@@ -58,7 +70,7 @@ class OrNothing(Unlearner):
     def run(self, student: nn.Module, request: Request) -> Details:
         """Run the method; a model that is no longer finite is given back as it was."""
         try:
-            found = _asked(self.method, student, request, np.arange(len(request.forget)))
+            found = _asked(self.method, student, request, np.arange(len(request.forget)), request.references)
         except (NonFiniteError, NothingForgottenError):
             return Details("diverged", 0, 0, ())
         student.load_state_dict(as_module(found.model).state_dict())

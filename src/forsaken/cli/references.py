@@ -118,12 +118,17 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:
     rows.append(("training", f"{found['training_seconds']:.1f} s for {found['trainings']} models"))
     for requests, seconds in found["seconds_a_request"].items():
         rows.append((f"training a request, over {requests}", f"{seconds:.2f} s"))
-    for name in ("claimed", "forgotten", "models_kept", "models_owe"):
+    measured = found["curvature_rows"]
+    rows.append(("curvature of the model", "none" if measured is None else f"measured over {measured:,} rows"))
+    if found["spread"] is not None:
+        rows.append(("spread on unseen samples", f"{found['spread']:.2f} of the logits' size"))
+    for name in ("views", "claimed", "forgotten", "models_kept", "models_owe"):
         rows.append((_NAMES[name], f"{found[name]:,}"))
     return rows
 
 
 _NAMES = {
+    "views": "views of each row",
     "claimed": "rows that are somebody's word",
     "forgotten": "rows forgotten so far",
     "models_kept": "models kept",

@@ -31,7 +31,7 @@ def choose(job: Job, reader: Reader, *, audit: bool = False) -> tuple[dict[str, 
     others = {name: getattr(job.oracle, name, None) for name in ("members", "nonmembers")}
     others[STRANGERS] = job.audit.nonmembers if audit else None
     rows |= {name: reader.named(name, source) for name, source in others.items() if source is not None}
-    rows = {name: _aligned(part, rows.get("train", rows["forget"])) for name, part in rows.items()}
+    rows = {name: aligned(part, rows.get("train", rows["forget"])) for name, part in rows.items()}
     notes: list[str] = []
     seed = job.method.seed
     if "train" in rows:
@@ -55,7 +55,7 @@ def choose(job: Job, reader: Reader, *, audit: bool = False) -> tuple[dict[str, 
     return rows, notes
 
 
-def _aligned(part: Rows, model: Rows) -> Rows:
+def aligned(part: Rows, model: Rows) -> Rows:
     """Return rows whose columns stand in the order of `model`'s: features are known by name, not by place."""
     own, wanted = part.content, model.content
     if not isinstance(own, Records) or not isinstance(wanted, Records) or own.fields == wanted.fields:

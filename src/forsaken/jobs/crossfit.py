@@ -36,10 +36,12 @@ from forsaken.jobs.references import (
     unfinished,
 )
 from forsaken.jobs.rows import Reader, Rows
-from forsaken.jobs.sets import read_train
+from forsaken.jobs.sets import read_train, read_unseen
 from forsaken.jobs.settings import LARGEST_SEED, NAME, Job
-from forsaken.models.logits import told
+from forsaken.models.logits import as_module, told
 from forsaken.models.train import Training
+from forsaken.models.weights import fingerprint
+from forsaken.references.curvature import Curvature
 from forsaken.references.store import save, write_table
 from forsaken.references.table import References
 from forsaken.types import Progress, Tick, silent
@@ -73,21 +75,25 @@ class RefitRows:
 def fit_table(job: Job, *, engine: str = "local", force: bool = False, progress: Progress = silent) -> dict[str, Any]:
     """Train a model for each fold without it, write the table and its key, and return what there is to know about it.
 
-    Nothing but the model, the training data and the recipe is read. A fit that was killed goes on, where networks or
-    estimators were finished and none are kept. A table that is there is replaced only with `force`.
+    Only the model, the training data, the reference samples and the recipe are read. A fit that was killed goes on,
+    where networks or estimators were finished and none are kept. A table is replaced only with `force`.
     """
     settings, path = settings_of(job), place_of(job)
     _check_trainable(job)
     key, notes = _key(job, path)
     _check_free(job, path, force)
     with _workplace(path) as place, inherited(job.folder), _own_words():
-        loaded, samples, rows, _ = _read(job, progress)
+        loaded, samples, rows, _, reader = _read(job, progress)
         table = References.fit(
             _training(job, loaded, samples),
             samples,
             settings.folds,
             _groups(job, rows),
             seed=settings.seed,
+            model=loaded.model,
+            views=settings.views,
+            view=settings.view,
+            unseen=read_unseen(job, loaded, reader, rows),
             keep_models=settings.keep_models,
             key=key,
             forward=loaded.forward,
@@ -105,11 +111,14 @@ def fit_table(job: Job, *, engine: str = "local", force: bool = False, progress:
 
 
 def extend_table(job: Job, *, progress: Progress = silent) -> dict[str, Any]:
-    """Add the training rows that are not in the table yet, and return what that cost and the table as it is now."""
+    """Add the training rows that are not in the table yet, and return what that cost and the table as it is now.
+
+    Where rows came in, or the curvature is not that of the model, it is measured anew.
+    """
     settings, path = settings_of(job), found_place(job)
     notes: list[str] = []
     with _workplace(path), inherited(job.folder), _own_words():
-        loaded, samples, rows, classes = _read(job, progress)
+        loaded, samples, rows, classes, _ = _read(job, progress)
         table = table_for(job, loaded, classes).table
         new = absent(table, samples)
         groups = _groups(job, rows)
@@ -132,13 +141,18 @@ def extend_table(job: Job, *, progress: Progress = silent) -> dict[str, Any]:
                 seed=(settings.seed + 1) % (LARGEST_SEED + 1),
                 progress=progress,
             )
+        spent = time.perf_counter() - start
+        own = table.curvature is not None and table.curvature.weights == fingerprint(as_module(loaded.model))
+        if len(new) or not own:
+            table.curvature = Curvature.fit(loaded.model, samples, forward=loaded.forward, progress=progress)
+            notes.append("the curvature was measured for the model as it is now")
             progress(Tick("write the table", 0, 1))
             write_table(table, path)
             progress(Tick("write the table", 1, 1))
     cost = {
         "added": len(new),
         "added_trainings": table.origin.costs.trainings - before.trainings,
-        "added_seconds": time.perf_counter() - start if len(new) else 0.0,
+        "added_seconds": spent if len(new) else 0.0,
     }
     return _facts(table, path) | cost | {"notes": [*notes, *_owed(table)]}
 
@@ -168,16 +182,17 @@ def _owed(table: References) -> list[str]:
     return [owed_words(table.owed)] if table.owed else []
 
 
-def _read(job: Job, progress: Progress) -> tuple[Format, Samples, Rows, int]:
+def _read(job: Job, progress: Progress) -> tuple[Format, Samples, Rows, int, Reader]:
     if job.data.train is None:
         raise _lacking(job, ["[data] train is missing, expected all of the training data"])
     progress(Tick("read the model", 0, 1))
     loaded = load_model(job)
     progress(Tick("read the model", 1, 1))
     progress(Tick("read the data", 0, 1))
-    found = read_train(job, loaded, Reader(job, progress))
+    reader = Reader(job, progress)
+    found = read_train(job, loaded, reader)
     progress(Tick("read the data", 1, 1))
-    return (loaded, *found)
+    return (loaded, *found, reader)
 
 
 def _check_trainable(job: Job) -> None:

@@ -76,6 +76,13 @@ def unlearn_prepared(ready: Prepared, progress: Progress = silent, **changes: An
             f"{told_of}; leave those records out of the set or, where the records differ, see why they are the same to "
             "the model"
         ) from error
+    except InputError as error:
+        if "forsaken.Curvature.fit" not in str(error):
+            raise
+        raise InputError(
+            f"{str(error).partition(';')[0]}; name the table of references that lies beside these weights, or measure "
+            f"the curvature anew with: forsaken references extend {job.path}"
+        ) from error
     except ForsakenError:
         raise
     except (MemoryError, torch.OutOfMemoryError) as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,8 @@ from forsaken.jobs.sets import Sets
 from forsaken.jobs.settings import Job, ReferenceSettings
 from forsaken.jobs.statements import ReferenceTable
 from forsaken.models.linear import LinearModel
-from forsaken.models.logits import told
+from forsaken.models.logits import as_module, told
+from forsaken.models.weights import fingerprint
 from forsaken.references.keys import as_keys, row_hashes
 from forsaken.references.store import write_table
 from forsaken.references.table import References
@@ -159,8 +160,13 @@ def network_of(job: Job, loaded: Format) -> Callable[[], nn.Module]:
     return build
 
 
-def hand_on(read: Table, job: Job, loaded: Format, sets: Sets, folder: Path, progress: Progress = silent) -> HandedOn:
-    """Write the table without the forgotten rows to `folder`; kept models are made to forget them first."""
+def hand_on(
+    read: Table, job: Job, loaded: Format, sets: Sets, after: Any, folder: Path, progress: Progress = silent
+) -> HandedOn:
+    """Write the table without the forgotten rows to `folder`, with the curvature of the model `after`.
+
+    Kept models are made to forget the rows first.
+    """
     before = read.table.about()
     table = read.table
     notes: list[str] = []
@@ -173,8 +179,11 @@ def hand_on(read: Table, job: Job, loaded: Format, sets: Sets, folder: Path, pro
     if len(missing):
         notes.append(f"{len(missing)} of {len(gone)} forgotten records were not in the table of references")
         gone = gone.rows(np.delete(np.arange(len(gone)), missing))
+    notes += _check_curvature(table, job, loaded)
     if len(gone):
-        notes += _forget(table, gone, job, loaded, sets, warnings, progress)
+        notes += _forget(table, gone, job, loaded, sets, after, warnings, progress)
+    elif table.curvature is not None:
+        table.curvature = replace(table.curvature, weights=fingerprint(as_module(after)))
     write_table(table, folder / REFERENCES)
     if job.output.record_key is None:
         write_record_key(folder / REFERENCES_KEY, table.key)
@@ -192,7 +201,19 @@ def hand_on(read: Table, job: Job, loaded: Format, sets: Sets, folder: Path, pro
     if before["forgotten"]:
         warnings += _strangers(table, sets)
     about = {name: before[name] for name in ("rows", "folds", "by", "steps", "claimed", "forgotten", "models_kept")}
+    about |= {} if table.views is None else {"views": table.views.count, "view": table.views.name}
     return HandedOn(ReferenceTable(sha256=read.sha256, **about, models_owe=table.owed), notes, warnings)
+
+
+def _check_curvature(table: References, job: Job, loaded: Format) -> list[str]:
+    """Drop a curvature that is not the model's, and say so."""
+    if table.curvature is None or table.curvature.weights == fingerprint(as_module(loaded.model)):
+        return []
+    table.curvature = None
+    return [
+        "the curvature in the table of references was measured for other weights, and was left out of the new table; "
+        f"measure it anew with: forsaken references extend {job.path}"
+    ]
 
 
 def _strangers(table: References, sets: Sets) -> list[str]:
@@ -222,12 +243,14 @@ def _forget(
     job: Job,
     loaded: Format,
     sets: Sets,
+    after: Any,
     warnings: list[str],
     progress: Progress,
 ) -> list[str]:
-    """Take rows out of the table; where models are kept, with the job's own method for each."""
+    """Take rows out of the table and its curvature; where models are kept, with the job's own method for each."""
+    both = {"before": loaded.model, "after": after}
     if not table.models:
-        table.forget(gone)
+        table.forget(gone, **both)
         return []
     done = 0
 
@@ -241,9 +264,9 @@ def _forget(
         return found.model
 
     try:
-        table.forget(gone, unlearn)
+        table.forget(gone, unlearn, **both)
     except Exception as error:  # noqa: BLE001 (the model is the user's, and may raise anything)
-        table.forget(gone)
+        table.forget(gone, **both)
         why = str(error) if isinstance(error, ForsakenError) else told(error)
         warnings.append(f"the kept models of the table of references could not be made to forget: {why}")
         return []

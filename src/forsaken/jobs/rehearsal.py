@@ -20,8 +20,9 @@ from forsaken.jobs.settings import Job
 from forsaken.models.logits import as_module
 from forsaken.types import Progress, Tick, silent
 from forsaken.unlearning.forsaken.aims import OUT_OF_FOLD
+from forsaken.unlearning.forsaken.method import GAUSS_NEWTON, Forsaken
 
-_TRIAL = 3  # iterations that are timed
+_TRIAL = 3  # iterations, or rounds, that are timed
 _BESIDES = 5.0  # seconds for starting the program and for the page
 
 ADVICE = {
@@ -120,7 +121,9 @@ def _check_the_rest(job: Job) -> None:
 
 def _tried(ready: Prepared, method: Any, reading: float, progress: Progress) -> dict[str, Any]:
     """Run a few iterations, and count from their time how long all of them take at most."""
-    changes = {"iterations": min(_TRIAL, method.iterations), "stop": "none"} if "stop" in method.settings else {}
+    changes: dict[str, Any] = {}
+    if isinstance(method, Forsaken):
+        changes = {name: min(_TRIAL, getattr(method, name)) for name in ("iterations", "rounds")} | {"stop": "none"}
     start = time.perf_counter()
     found = unlearn_prepared(ready, progress, **changes)
     spent = time.perf_counter() - start
@@ -128,7 +131,9 @@ def _tried(ready: Prepared, method: Any, reading: float, progress: Progress) -> 
         return {"memorised": False, "seconds": reading + spent, "notes": found.notes}
     iterating = found.history[-1].seconds if found.history else 0.0
     each = iterating / max(1, found.iterations)
-    most = method.iterations if changes else found.iterations
+    most = found.iterations
+    if changes and found.stopped == "iterations":
+        most = method.rounds if found.details.facts.get("optimiser") == GAUSS_NEWTON else method.iterations
     models = 1 if ready.table is None else 1 + len(ready.table.table.models)  # kept ones forget as well
     # Judging and writing take about as long again as reading did.
     return {
@@ -198,9 +203,13 @@ def _parameters(ready: Prepared) -> int:
 def _memory(ready: Prepared, method: Any) -> int:
     """Return about how many bytes a run takes: what this process takes now, another model, and the method's vectors."""
     weights = [weight for weight in as_module(ready.loaded.model).parameters() if weight.requires_grad]
-    history = int(getattr(method, "history", 0))
-    # the docstring of Forsaken: 2m + 8 numbers for each parameter that can move, 11 for every chosen one
     size = sum(weight.numel() * weight.element_size() for weight in weights)
+    curvature = None if ready.table is None else ready.table.table.curvature
+    if curvature is not None and getattr(method, "optimiser", None) in ("auto", GAUSS_NEWTON):
+        # the docstring of Forsaken: 6 numbers for each parameter that can move, and the factors, inverted
+        return _taken() + size * (1 + 6) + curvature.bytes
+    history = int(getattr(method, "history", 0))
+    # 2m + 8 numbers for each parameter that can move, 11 for every chosen one
     return _taken() + size * (1 + 2 * history + 8 + 11)
 
 

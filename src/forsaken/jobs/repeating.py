@@ -14,6 +14,7 @@ from forsaken.jobs.rows import Rows
 from forsaken.jobs.sets import Sets
 from forsaken.jobs.settings import Job
 from forsaken.references.folds import units
+from forsaken.references.views import CUSTOM
 
 
 def held_out_of(job: Job, certificate: Certificate, sets: Sets) -> HeldOut | None:
@@ -25,8 +26,14 @@ def held_out_of(job: Job, certificate: Certificate, sets: Sets) -> HeldOut | Non
     stated = certificate.references
     if stated is None or not by_references(job):
         return None
+    if stated.view == CUSTOM:
+        raise SettingsError(
+            "the views of this run's references were made by a function, so that nobody here knows how to make others "
+            'like them for the models of this profile; profile = "standard" works'
+        )
+    views = stated.views or 0
     if stated.by == "row":
-        return HeldOut(stated.folds, "row")
+        return HeldOut(stated.folds, "row", views=views, view=stated.view)
     if stated.by != "group":
         raise SettingsError(
             "the references of this run were handed in, so that nobody here knows how to make others like them for the "
@@ -39,7 +46,8 @@ def held_out_of(job: Job, certificate: Certificate, sets: Sets) -> HeldOut | Non
             "train; name the one that they were drawn by"
         )
     parts = [sets.rows[part] for part in ("kept", "retain", "forget") if part in sets.rows]
-    return HeldOut(stated.folds, "group", tuple(group for part in parts for group in _groups(part, train, name)))
+    groups = tuple(group for part in parts for group in _groups(part, train, name))
+    return HeldOut(stated.folds, "group", groups, views, stated.view)
 
 
 def _groups(part: Rows, train: Rows, name: str) -> list[Any]:

@@ -197,6 +197,12 @@ def _references(given: Given) -> Iterator[Problem]:
             ("references", "group"),
             "[references] group names a column of train, which [data] does not give; add train, or leave group out",
         )
+    known = given.has("references", "view") or given.has("audit", "recipe", "augmentation")
+    if given.get("references", "views") and not known:
+        yield missing(
+            ("references", "view"),
+            'what the views are, such as "mirror-shift", since [audit] recipe has no augmentation; or leave views out',
+        )
 
 
 def _of_method(text: str, settings: Mapping[str, Any]) -> Iterator[Problem]:

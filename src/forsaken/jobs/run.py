@@ -84,7 +84,7 @@ def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Pa
     limits = {"max_drift": job.chain.max_drift, "max_accuracy_loss": job.chain.max_accuracy_loss}
     chain = extend(previous, link, **limits)
     cleaned = clean(ready, folder, warnings, progress)
-    handed_on = _handed_on(ready, folder, progress)
+    handed_on = _handed_on(ready, unlearned.model, folder, progress)
     warnings += [] if handed_on is None else handed_on.warnings
     result = {
         "schema": SCHEMA,
@@ -161,10 +161,10 @@ def _views(ready: Prepared, after: object, progress: Progress) -> Views:
     return Views(first, second, third)
 
 
-def _handed_on(ready: Prepared, folder: Path, progress: Progress) -> HandedOn | None:
+def _handed_on(ready: Prepared, after: Any, folder: Path, progress: Progress) -> HandedOn | None:
     if ready.table is None:
         return None
-    return hand_on(ready.table, ready.job, ready.loaded, ready.sets, folder, progress)
+    return hand_on(ready.table, ready.job, ready.loaded, ready.sets, after, folder, progress)
 
 
 def _details(

@@ -14,11 +14,11 @@ from forsaken.data.nest import shape_of
 from forsaken.data.records import Records
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError
-from forsaken.jobs.choosing import choose
+from forsaken.jobs.choosing import aligned, choose
 from forsaken.jobs.code import call, find
 from forsaken.jobs.formats.base import Format
 from forsaken.jobs.rows import STRANGERS, Reader, Rows
-from forsaken.jobs.settings import Job
+from forsaken.jobs.settings import Job, Source
 from forsaken.models.logits import predict_logits
 
 Array = np.ndarray[Any, Any]
@@ -94,6 +94,28 @@ def read_train(job: Job, loaded: Format, reader: Reader) -> tuple[Samples, Rows,
     if samples.labels is None:
         raise InputError("the training data have no labels, and models are trained on them; give the column of labels")
     return samples, rows, count
+
+
+def read_unseen(job: Job, loaded: Format, reader: Reader, train: Rows) -> Samples | None:
+    """Read and prepare the reference samples, less those that are training samples too; None where there are none.
+
+    All of them are taken, whatever count says: what it draws depends on the samples to forget, which nobody knows yet.
+    """
+    source = job.data.reference
+    if source is None or any(each.count is not None for each in _bases(job, source)):
+        return None
+    rows = reader.named("reference", source.model_copy(update={"count": None}))
+    left = aligned(rows, train).without([train])
+    return None if left is None else Samples(_preparation(job, loaded)([left])[0].inputs)
+
+
+def _bases(job: Job, source: Source) -> list[Source]:
+    """Return the sets that a set is taken of, one after the other."""
+    found: list[Source] = []
+    while source.of is not None:
+        source = getattr(job.data, source.of)
+        found.append(source)
+    return found
 
 
 def prepared_for(job: Job, other: Format, sets: Sets) -> Sets:

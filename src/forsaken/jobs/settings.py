@@ -18,7 +18,7 @@ from forsaken.auditing.result import Profile
 NAME = "forsaken.toml"
 LARGEST_SEED = 2**32 - 1
 LEAST, MOST = 4, 4096  # models of an audit
-FEWEST_FOLDS, MOST_FOLDS = 2, 64
+FEWEST_FOLDS, MOST_FOLDS, MOST_VIEWS = 2, 64, 64
 _DEVICE = re.compile(r"cpu|mps|cuda(:[0-9]{1,3})?")
 
 
@@ -87,10 +87,12 @@ Function = Annotated[str, AfterValidator(_function)]
 Column = Annotated[str, AfterValidator(_column)]
 Side = Annotated[int, Field(strict=True, ge=1, le=10_000)]
 Limit = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Augmentation = Literal["mirror-shift", "word-dropout"]
 
 ORIGINS = ("path", "python", "of")
 A_SET = 'a path such as "forget.parquet" or a table such as { of = "train", ids = [1, 2] }'
 _A_FUNCTION = 'a function as "package.module:function"'
+_AN_AUGMENTATION = '"mirror-shift" or "word-dropout"'
 
 
 class Settings(BaseModel):
@@ -194,6 +196,8 @@ class ReferenceSettings(Settings):
         description=f"a whole number from {FEWEST_FOLDS} to {MOST_FOLDS}, such as 4",
     )
     group: Column | None = Field(default=None, description='the name of a column of train, such as "person"')
+    views: int = Field(default=0, ge=0, le=MOST_VIEWS, description=f"a whole number from 0 to {MOST_VIEWS}, such as 3")
+    view: Augmentation | None = Field(default=None, description=_AN_AUGMENTATION)
     keep_models: bool = Field(default=False, description="true or false")
     seed: int = Field(default=0, ge=0, le=LARGEST_SEED, description=f"a whole number from 0 to {LARGEST_SEED}")
 
@@ -218,6 +222,7 @@ class RecipeSettings(Settings):
     optimiser: Literal["adam", "sgd"] = Field(default="adam", description='"adam" or "sgd"')
     schedule: Literal["constant", "one-cycle"] = Field(default="constant", description='"constant" or "one-cycle"')
     clip: float | None = Field(default=None, gt=0, allow_inf_nan=False, description="a number > 0, such as 1.0")
+    augmentation: Augmentation | None = Field(default=None, description=_AN_AUGMENTATION)
 
 
 class AuditSettings(Settings):

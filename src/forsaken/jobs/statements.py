@@ -182,12 +182,15 @@ class MaskFate(Statement):
     kept: bool
 
 
-class ReferenceTable(Statement):
+class ReferenceTable(LaterStatement):
     """The table of references that the run read: its SHA-256, and how it came about.
 
     `forgotten` rows had been taken out of it before this run; `models_owe` is how many forgotten records the models
-    kept in it still remember after this run.
+    kept in it still remember after this run. `views` is how many augmented copies of each row its models were asked
+    about too, and `view` what made them, where there were some.
     """
+
+    later: ClassVar[tuple[str, ...]] = ("views", "view")
 
     sha256: Digest
     rows: Whole
@@ -198,6 +201,8 @@ class ReferenceTable(Statement):
     forgotten: Whole
     models_kept: Whole
     models_owe: Whole
+    views: Annotated[int, Field(ge=1)] | None = None
+    view: Words | None = None
 
 
 class Signature(Statement):

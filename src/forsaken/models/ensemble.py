@@ -18,6 +18,7 @@ from forsaken._random import checked_seed, torch_seed
 from forsaken.data.nest import map_nest
 from forsaken.data.samples import Samples
 from forsaken.errors import EmptyError, InputError, NonFiniteError, SettingsError
+from forsaken.models.augment import Augmenter, stacked
 from forsaken.models.stack import Stack, Start, clip_each
 from forsaken.models.train import (
     TICK,
@@ -229,6 +230,7 @@ class _Course:
         step, steps = 0, recipe.epochs * an_epoch if self.steps is None else self.steps
         epochs = -(-steps // an_epoch)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: rate_at(recipe, step, steps))
+        augmenters = [Augmenter(recipe, member.seed, self.place) for member in members]
         who = f"networks {members[0].number + 1} to {members[-1].number + 1} of {teller.networks}"
         with repeatable(self.place):
             for epoch in range(epochs):
@@ -236,6 +238,7 @@ class _Course:
                 order = torch.stack([member.rows[at] for member, at in zip(members, orders, strict=True)], dim=1)
                 for at in batches_of(order.to(self.place), recipe.batch_size, stack.base)[: steps - step]:
                     batch, labels = _batch(data, at.T)
+                    batch = stacked(batch, augmenters, recipe)
                     gradients, losses = stack.gradients(batch, labels, stack.noise(batch))
                     if recipe.clip is not None:
                         clip_each(gradients, recipe.clip)

@@ -14,6 +14,7 @@ from forsaken._random import torch_seed
 from forsaken.data.nest import Nest, map_nest
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError, NonFiniteError, SettingsError
+from forsaken.models.augment import Augmenter
 from forsaken.recipe import Recipe
 from forsaken.types import Progress, Tick, silent
 
@@ -95,11 +96,12 @@ def train(
         step, steps = 0, recipe.epochs * an_epoch if steps is None else steps
         epochs = -(-steps // an_epoch)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: rate_at(recipe, step, steps))
+        augment = Augmenter(recipe, seed, place)
         for epoch in range(epochs):
             order = torch.randperm(len(data)).to(place)
             for rows in batches_of(order, recipe.batch_size, network)[: steps - step]:
                 with precision(place):
-                    loss = loss_of(network(take(inputs, rows)), labels[rows])
+                    loss = loss_of(network(augment(take(inputs, rows))), labels[rows])
                 optimiser.zero_grad(set_to_none=True)
                 loss.backward()  # type: ignore[no-untyped-call]
                 if recipe.clip is not None:

@@ -30,6 +30,8 @@ class Entries:
         In which fold it was held out; `CLAIMED` where that is somebody's word.
     logits : Tensor, shape (n, classes), float32
         What the model that never saw it says.
+    views : Tensor, shape (n, views, classes), float32, or None
+        What that model says of the row's views.
     places : dict
         The first row of each content.
     """
@@ -38,6 +40,7 @@ class Entries:
     groups: Array | None
     fold: Array
     logits: Tensor
+    views: Tensor | None = None
     places: dict[bytes, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -55,8 +58,9 @@ class Entries:
         """Return the other rows."""
         left = np.ones(len(self.fold), dtype=bool)
         left[rows] = False
-        groups = None if self.groups is None else self.groups[left]
-        return Entries(self.content[left], groups, self.fold[left], self.logits[torch.from_numpy(left)].clone())
+        groups, there = None if self.groups is None else self.groups[left], torch.from_numpy(left)
+        views = None if self.views is None else self.views[there].clone()
+        return Entries(self.content[left], groups, self.fold[left], self.logits[there].clone(), views)
 
     def joined(self, other: Entries) -> Entries:
         """Return these rows and then the other ones."""
@@ -66,4 +70,5 @@ class Entries:
             groups,
             np.concatenate([self.fold, other.fold]),
             torch.cat([self.logits, other.logits]),
+            None if self.views is None or other.views is None else torch.cat([self.views, other.views]),
         )

@@ -17,7 +17,7 @@ from forsaken.errors import InputError, ModelError, SettingsError
 from forsaken.models.logits import predict_logits
 from forsaken.models.train import Training
 from forsaken.references.entries import Entries
-from forsaken.references.fitting import Train, checked_steps, trained_on
+from forsaken.references.fitting import Train, asked_views, checked_steps, trained_on
 from forsaken.references.folds import units
 from forsaken.references.handed import in_order
 from forsaken.references.kept import built
@@ -60,25 +60,30 @@ def extend(
     names = None if names is None else names[new]
     if table.models and table.taught is not None:
         fold = table.taught.fold_for(content, names, table.entries, len(table.models))
-        logits = asked(table, samples, fold)
+        logits, views = asked(table, samples, fold)
     else:
-        logits, seconds = trained(
+        logits, views, seconds = trained(
             table, samples, names, train=train, old=old, steps=count, seed=start, progress=progress
         )
         fold = np.full(len(samples), max(0, int(table.entries.fold.max(initial=-1)) + 1))
         table.origin = replace(table.origin, costs=table.origin.costs.plus(seconds))
-    table.entries = table.entries.joined(Entries(content, names, fold, logits))
+    table.entries = table.entries.joined(Entries(content, names, fold, logits, views))
+    table.curvature = None  # the model has learnt rows that it does not know of
 
 
-def asked(table: References, new: Samples, fold: Array) -> Tensor:
-    """Return what the kept model of each new row's fold says about it."""
+def asked(table: References, new: Samples, fold: Array) -> tuple[Tensor, Tensor | None]:
+    """Return what the kept model of each new row's fold says about it and about its views."""
     logits = torch.empty(len(new), table.classes)
+    views = None if table.views is None else torch.empty(len(new), table.views.count, table.classes)
     for at, model in enumerate(built(table.models)):
         rows = np.flatnonzero(fold == at)
         if len(rows):
             said = predict_logits(model, Samples(new.rows(rows).inputs), forward=table.forward)
             logits[torch.from_numpy(rows)] = said.float()
-    return logits
+            if views is not None and table.views is not None:
+                unseen = Samples(new.rows(rows).inputs)
+                views[torch.from_numpy(rows)] = asked_views(model, unseen, table.views, table.forward)
+    return logits, views
 
 
 def trained(
@@ -91,8 +96,8 @@ def trained(
     steps: int | None,
     seed: int,
     progress: Progress,
-) -> tuple[Tensor, float]:
-    """Return what a model says about the new rows that was trained on the old ones, and its seconds.
+) -> tuple[Tensor, Tensor | None, float]:
+    """Return what a model says about the new rows and their views that was trained on the old ones, and its seconds.
 
     Old rows of groups that a new row belongs to are left out of the training, and so are those which copies tie to
     them.
@@ -133,7 +138,8 @@ def trained(
     logits = predict_logits(model, Samples(new.inputs), forward=table.forward).float()
     if logits.shape[1] != table.classes:
         raise ModelError(f"the new model tells {logits.shape[1]} classes apart, the table has {table.classes}")
-    return logits, seconds
+    views = None if table.views is None else asked_views(model, Samples(new.inputs), table.views, table.forward)
+    return logits, views, seconds
 
 
 def _near(table: Entries, groups: Array) -> set[bytes]:

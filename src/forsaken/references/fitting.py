@@ -29,6 +29,7 @@ from forsaken.models.logits import Forward, LogitModel, as_module, called_plainl
 from forsaken.models.train import Training, steps_of
 from forsaken.models.train import train as fit_network
 from forsaken.models.weights import fingerprint
+from forsaken.references.views import Views
 from forsaken.types import Progress, Tick, silent
 
 Array = np.ndarray[Any, Any]
@@ -42,10 +43,26 @@ _KEY = "references.key"  # the file of a key that nobody named, for as long as a
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """What is left of one fold's training: the logits of its rows, its seconds, and the model where it is kept."""
+    """What is left of one fold's training.
+
+    Attributes
+    ----------
+    logits : Tensor, shape (rows, classes)
+        What its model says of the fold's rows.
+    seconds : float
+        Of the training.
+    views : Tensor, shape (rows, views, classes), or None
+        What it says of their views.
+    unseen : Tensor, shape (samples, classes), or None
+        What it says of samples that no model saw.
+    model
+        The model itself, where it is kept.
+    """
 
     logits: Tensor
     seconds: float
+    views: Tensor | None = None
+    unseen: Tensor | None = None
     model: Any = None
 
 
@@ -71,6 +88,10 @@ class CrossFit:
         Where what is done is kept until all is done, so that a killed run goes on.
     key : bytes
         Part of the names of files in `folder`, so that these tell nothing about the data.
+    views : Views or None
+        Which augmented copies of its rows each model is asked about too.
+    unseen : Samples or None
+        Samples that no model saw, which every model is asked about.
     """
 
     train: Training | Train
@@ -82,6 +103,8 @@ class CrossFit:
     keep_models: bool = False
     folder: Path | None = None
     key: bytes = field(default=b"", repr=False)
+    views: Views | None = None
+    unseen: Samples | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.train, Training) and not callable(self.train):
@@ -183,8 +206,14 @@ class CrossFit:
 
     def _asked(self, at: int, model: Any, seconds: float) -> Fold:
         _, unseen = self.rows_of(at)
-        logits = predict_logits(model, Samples(self.data.rows(unseen).inputs), forward=self.forward)
-        return Fold(logits.float(), seconds, model if self.keep_models else None)
+        rows = Samples(self.data.rows(unseen).inputs)
+        return Fold(
+            predict_logits(model, rows, forward=self.forward).float(),
+            seconds,
+            None if self.views is None else asked_views(model, rows, self.views, self.forward),
+            None if self.unseen is None else predict_logits(model, self.unseen, forward=self.forward).float(),
+            model if self.keep_models else None,
+        )
 
     # What is done, on disk.
 
@@ -204,10 +233,14 @@ class CrossFit:
         try:
             with safetensors.safe_open(path, framework="pt") as file:
                 logits, seconds = file.get_tensor("logits"), float((file.metadata() or {})["seconds"])
+                views = None if self.views is None else file.get_tensor("views")
+                unseen = None if self.unseen is None else file.get_tensor("unseen")
         except (safetensors.SafetensorError, OSError, KeyError, ValueError):
             return None  # damaged: it is made anew, and then replaced
         whole = logits.dim() == 2 and len(logits) == len(self.rows_of(at)[1]) and logits.dtype == torch.float32
-        return Fold(logits, seconds) if whole and bool(torch.isfinite(logits).all()) else None
+        parts = [part for part in (logits, views, unseen) if part is not None]
+        whole = whole and all(bool(torch.isfinite(part).all()) for part in parts)
+        return Fold(logits, seconds, views, unseen) if whole else None
 
     @cached_property
     def _identity(self) -> str:
@@ -223,6 +256,10 @@ class CrossFit:
         digest.update(json.dumps(told, sort_keys=True).encode())
         digest.update(np.ascontiguousarray(self.fold).tobytes())
         digest.update(_bytes(self.data))
+        if self.views is not None:
+            digest.update(f"views {self.views.count} {self.views.seed} {_name(self.views.view)}".encode())
+        if self.unseen is not None:
+            digest.update(_bytes(self.unseen))
         return digest.hexdigest()
 
 
@@ -258,6 +295,12 @@ def trained_on(
     return network.model if isinstance(network, LogitModel) else network
 
 
+def asked_views(model: Any, rows: Samples, views: Views, forward: Forward | None) -> Tensor:
+    """Return what a model says of the views of rows (rows x views x classes)."""
+    said = predict_logits(model, views(rows), forward=forward).float()
+    return said.view(views.count, len(rows), -1).transpose(0, 1).contiguous()
+
+
 def key_in(folder: Path) -> bytes:
     """Return the key of the fit that was begun in a folder; a new one where there is none. A key is a fit's name."""
     path = folder / _KEY
@@ -287,7 +330,9 @@ def _on_ray(plan: CrossFit, job: tuple[int, Path | None]) -> Fold:
 
 def _write(path: Path, fold: Fold) -> None:
     told = {"seconds": repr(fold.seconds)}
-    content = safetensors.torch.save({"logits": fold.logits.contiguous()}, metadata=told)
+    parts = {"logits": fold.logits, "views": fold.views, "unseen": fold.unseen}
+    tensors = {name: part.contiguous() for name, part in parts.items() if part is not None}
+    content = safetensors.torch.save(tensors, metadata=told)
     write_atomically(path, content, private=True)
 
 

@@ -19,21 +19,25 @@ from forsaken._files import write_atomically
 from forsaken._keys import key_file, read_record_key, write_record_key
 from forsaken._random import torch_seed
 from forsaken.errors import DataError, DataNotFoundError, ModelError, SettingsError
+from forsaken.models.augment import AUGMENTATIONS, View
 from forsaken.models.logits import Forward, as_module
+from forsaken.references.curvature import Curvature
 from forsaken.references.entries import CLAIMED, Entries
 from forsaken.references.folds import LEAST
 from forsaken.references.kept import Taught, Weights
 from forsaken.references.keys import WIDTH, checked_key
 from forsaken.references.origin import Costs, Origin
+from forsaken.references.views import Views
 
 if TYPE_CHECKING:
     from forsaken.references.table import References
 
 Array = np.ndarray[Any, Any]
 
-FORMAT, SCHEMA = "forsaken.references", 1
+FORMAT, SCHEMA = "forsaken.references", 2
+_READ = (1, 2)  # schema 1 has no views, no curvature and no spread
 _LARGEST = 2**63 - 1  # of the numbers in a file
-_MODEL, _TAUGHT = "model", "taught."
+_MODEL, _TAUGHT, _CURVATURE = "model", "taught.", "curvature/"
 _NAME = re.compile(rf"{_MODEL}\.(0|[1-9][0-9]{{0,8}})/.+", re.DOTALL)
 
 
@@ -59,15 +63,28 @@ def load(
     key: bytes | None,
     build: Callable[[], nn.Module] | None,
     forward: Forward | None,
+    view: View | None,
 ) -> References:
     """Read a table; nothing is unpickled."""
     told, tensors = read_table(path)
     secret = read_record_key(key_file(path)) if key is None else checked_key(key)
     origin = Origin(**{**told["origin"], "costs": Costs(**told["origin"]["costs"])})
     models = tuple(_model(build, at, tensors, path) for at in range(told["models"]))
-    entries = Entries(*_rows("", tensors), tensors["logits"])
+    entries = Entries(*_rows("", tensors), tensors["logits"], tensors.get("views"))
     taught = Taught(*_rows(_TAUGHT, tensors)) if models else None
-    return kind(entries, secret, origin, models, told["forgotten"], told["owed"], forward, taught)
+    return kind(
+        entries,
+        secret,
+        origin,
+        models,
+        told["forgotten"],
+        told["owed"],
+        forward,
+        taught,
+        _views(told.get("views"), view),
+        None if told.get("curvature") is None else _curvature(told, tensors),
+        told.get("spread"),
+    )
 
 
 def read_table(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -109,6 +126,13 @@ def _content(table: References) -> bytes:
     for at, model in enumerate(table.models):
         for name, value in _state(model).items():
             tensors[f"{_MODEL}.{at}/{name}"] = value.detach().cpu().contiguous().clone()
+    if entries.views is not None:
+        tensors["views"] = entries.views.contiguous()
+    curvature = None
+    if table.curvature is not None:
+        parts, curvature = table.curvature.to_tensors()
+        tensors |= {f"{_CURVATURE}{name}": part for name, part in parts.items()}
+    views = table.views
     costs = {"seconds": origin.costs.seconds, "trainings": origin.costs.trainings}
     told = {
         "schema": SCHEMA,
@@ -116,13 +140,19 @@ def _content(table: References) -> bytes:
         "forgotten": table.forgotten,
         "owed": table.owed,
         "models": len(table.models),
+        "views": None if views is None else {"count": views.count, "seed": views.seed, "name": views.name},
+        "curvature": curvature,
+        "spread": table.spread,
     }
     return safetensors.torch.save(tensors, metadata={"format": FORMAT, "about": json.dumps(told)})
 
 
 def _check_told(told: Mapping[str, Any]) -> None:
-    if told["schema"] != SCHEMA:
+    if told["schema"] not in _READ:
         raise ValueError(f"schema {str(told['schema'])[:20]!r}, this package reads {SCHEMA}")
+    spread = told.get("spread")
+    if spread is not None and (type(spread) is not float or not 0 <= spread <= _LARGEST):
+        raise ValueError("spread is no positive number")
     origin = told["origin"]
     if set(origin) != {"folds", "by", "steps", "seed", "costs"} or set(origin["costs"]) != {"seconds", "trainings"}:
         raise ValueError("its origin is not told")
@@ -154,6 +184,19 @@ def _check(told: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
     if not bool(torch.isfinite(logits).all()):
         raise ValueError("logits that are not finite")
     known = {"logits", *_names("", grouped=grouped)}
+    known |= {name for name in tensors if name.startswith(_CURVATURE)}
+    if told.get("curvature") is not None:
+        _curvature(told, tensors)
+    elif any(name.startswith(_CURVATURE) for name in tensors):
+        raise ValueError("it holds a curvature that it does not tell of")
+    views = _views(told.get("views"), None)
+    if views is not None:
+        known.add("views")
+        said = tensors["views"]
+        if tuple(said.shape) != (count, views.count, logits.shape[1]) or said.dtype != torch.float32:
+            raise ValueError(f"views has shape {tuple(said.shape)} of {said.dtype}")
+        if not bool(torch.isfinite(said).all()):
+            raise ValueError("logits of views that are not finite")
     if models:
         _check_rows(_TAUGHT, tensors, grouped=grouped, folds=models, claims=False)
         known |= _names(_TAUGHT, grouped=grouped)
@@ -163,6 +206,20 @@ def _check(told: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
     there = {int(part[1]) for part in parts if part is not None}
     if len(there) != models or max(there, default=-1) >= models:
         raise ValueError(f"it holds {len(there)} models, but tells of {models}")
+
+
+def _curvature(told: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Curvature:
+    own = {name.removeprefix(_CURVATURE): part for name, part in tensors.items() if name.startswith(_CURVATURE)}
+    return Curvature.from_tensors(own, told["curvature"])
+
+
+def _views(told: Mapping[str, Any] | None, view: View | None) -> Views | None:
+    if told is None:
+        return None
+    count, seed, name = told["count"], told["seed"], told["name"]
+    if any(type(number) is not int or not 0 <= number <= _LARGEST for number in (count, seed)) or not count:
+        raise ValueError("what is told of its views is no number")
+    return Views(count, seed, str(name), AUGMENTATIONS.get(name, view))
 
 
 def _check_rows(start: str, tensors: Mapping[str, Tensor], *, grouped: bool, folds: int | None, claims: bool) -> int:

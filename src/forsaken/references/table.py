@@ -14,11 +14,13 @@ from torch import Tensor, nn
 
 from forsaken._random import checked_seed
 from forsaken.data.samples import Samples
-from forsaken.errors import NotHeldOutError
-from forsaken.models.logits import Forward, as_module
+from forsaken.errors import NotHeldOutError, SettingsError
+from forsaken.models.augment import View
+from forsaken.models.logits import Forward, as_module, predict_logits
 from forsaken.models.train import Training
 from forsaken.progress import reporter
 from forsaken.references import extending, store
+from forsaken.references.curvature import Curvature
 from forsaken.references.entries import CLAIMED, Entries
 from forsaken.references.fitting import CrossFit, Train, key_in
 from forsaken.references.folds import deal
@@ -26,6 +28,7 @@ from forsaken.references.handed import answers, as_given, in_order
 from forsaken.references.kept import Taught, built
 from forsaken.references.keys import as_keys, checked_key, group_hashes, row_hashes
 from forsaken.references.origin import Costs, Origin
+from forsaken.references.views import Views
 from forsaken.types import Progress
 
 Array = np.ndarray[Any, Any]
@@ -56,6 +59,13 @@ class References:
         Of these, how many the kept models still remember.
     taught : Taught or None
         The hashes of all rows that the kept models learnt, for as long as they are kept.
+    views : Views or None
+        Which augmented copies of each row the models were asked about too.
+    curvature : Curvature or None
+        Of the model that was handed to `fit`: what holds everything else in place while it forgets.
+    spread : float or None
+        By how much two models that never saw a sample differ on it: the root mean square distance between the centred
+        logits of the model handed to `fit` and of the folds' models on unseen samples, as a share of these logits'.
     """
 
     entries: Entries
@@ -66,6 +76,9 @@ class References:
     owed: int = 0
     forward: Forward | None = None
     taught: Taught | None = None
+    views: Views | None = None
+    curvature: Curvature | None = None
+    spread: float | None = None
 
     @classmethod
     def fit(
@@ -77,6 +90,10 @@ class References:
         steps: int | None = None,
         seed: int = 0,
         *,
+        model: object = None,
+        views: int = 0,
+        view: View | str | None = None,
+        unseen: object = None,
         keep_models: bool = False,
         key: bytes | None = None,
         forward: Forward | None = None,
@@ -104,6 +121,18 @@ class References:
             target is. A `Training` takes the target's by itself.
         seed : int
             Decides the folds and the trainings. It must differ from the target's own.
+        model : Module or estimator, optional
+            The trained model that requests will be about. Its curvature over the training data is measured in one pass
+            and kept in the table: with it a request passes the forgotten samples alone, and damages less.
+        views : int
+            How many augmented copies of each row the models are asked about as well, so that a request forgets the
+            neighbourhood of a row and not the row alone. Give some (3) where the model was trained with augmentation.
+        view : callable or str, optional
+            What an augmented copy is: ``view(inputs, generator)`` draws from `generator` alone, or a name of
+            `forsaken.models.augment`. By default the augmentation of the training's recipe.
+        unseen : inputs, optional
+            Samples of the task that neither `model` nor these trainings saw: on them `spread` is measured, which tells
+            a request when it is near enough.
         keep_models : bool
             Keep the models for `extend`. They remember rows, and must forget too.
         key : bytes, optional
@@ -135,20 +164,44 @@ class References:
         if groups is not None or not isinstance(train, Training):
             in_order(data, "data", "rows and groups follow the order")
         samples = Samples.read(data, "data", seed=start)
+        others = None if unseen is None else Samples.read(unseen, "unseen", labels=False)
+        if others is not None and model is None:
+            raise SettingsError("unseen= is there to compare a model with; give model= too")
+        own = train.recipe.augmentation if isinstance(train, Training) else None
+        plan_of_views = Views.of(views, own if view is None else view, start)
+        curvature = None if model is None else Curvature.fit(model, samples, forward=forward, progress=progress)
         content = row_hashes(samples, secret)
         names = None if groups is None else group_hashes(groups, secret)
         fold = deal(as_keys(content), None if names is None else as_keys(names), folds=folds, seed=start)
-        plan = CrossFit(train, samples, fold, steps, start, forward, keep_models, place, secret)
+        plan = CrossFit(train, samples, fold, steps, start, forward, keep_models, place, secret, plan_of_views, others)
         with reporter(progress) as report:
             done = plan.run(engine=engine, workers=workers, progress=report)
-        logits = torch.empty(len(samples), done[0].logits.shape[1])
+        classes = done[0].logits.shape[1]
+        logits = torch.empty(len(samples), classes)
+        seen = None if plan_of_views is None else torch.empty(len(samples), plan_of_views.count, classes)
         for at, each in enumerate(done):
-            logits[torch.from_numpy(plan.rows_of(at)[1])] = each.logits
+            rows = torch.from_numpy(plan.rows_of(at)[1])
+            logits[rows] = each.logits
+            if seen is not None and each.views is not None:
+                seen[rows] = each.views
+        spread = None
+        if others is not None:
+            spread = spread_of(predict_logits(model, others, forward=forward), [each.unseen for each in done])
         costs = Costs(sum(each.seconds for each in done), len(done))
         origin = Origin(folds, "row" if groups is None else "group", plan.steps_each, start, costs)
         models = tuple(each.model for each in done) if keep_models else ()
         taught = Taught(content, names, fold) if keep_models else None
-        return cls(Entries(content, names, fold, logits), secret, origin, models, forward=forward, taught=taught)
+        return cls(
+            Entries(content, names, fold, logits, seen),
+            secret,
+            origin,
+            models,
+            forward=forward,
+            taught=taught,
+            views=plan_of_views,
+            curvature=curvature,
+            spread=spread,
+        )
 
     @classmethod
     def claimed(cls, data: object, logits: object, *, key: bytes | None = None) -> References:
@@ -181,11 +234,24 @@ class References:
         """Return the out-of-fold logits of samples; a row that cannot be proved to have been held out is refused."""
         return self.entries.logits[self._places(Samples.read(x, "x", labels=False))]
 
+    def views_of(self, x: object) -> tuple[Samples, Tensor] | None:
+        """Return the views of samples (the first of each, then the second of each, ...) and their out-of-fold logits.
+
+        None for a table without views.
+        """
+        if self.views is None or self.entries.views is None:
+            return None
+        samples = Samples.read(x, "x", labels=False)
+        said = self.entries.views[self._places(samples)]
+        return self.views(samples), said.transpose(0, 1).reshape(-1, said.shape[2])
+
     def claimed_among(self, x: object) -> int:
         """Return for how many of these samples the logits are somebody's word."""
         return int((self.entries.fold[self._places(Samples.read(x, "x", labels=False))] == CLAIMED).sum())
 
-    def forget(self, rows: object, unlearn: Unlearn | None = None) -> References:
+    def forget(
+        self, rows: object, unlearn: Unlearn | None = None, *, before: object = None, after: object = None
+    ) -> References:
         """Take samples out of the table, copies included, and return it.
 
         Parameters
@@ -195,6 +261,9 @@ class References:
         unlearn : callable, optional
             Makes each kept model that learnt some of them forget those. Without it `owed` counts them. As long as
             models are kept, their keyed hashes stay behind: the models are never asked about what they learnt.
+        before, after : Module or estimator, optional
+            The model as it was and as it is now that it has forgotten them: the samples' share leaves the curvature,
+            which then belongs to `after`. Without them the curvature is dropped, since it holds their share.
         """
         samples = Samples.read(rows, "rows", labels=False)
         places = self._places(samples)
@@ -202,6 +271,13 @@ class References:
             self.models = tuple(
                 self._forgetful(at, model, samples, places, unlearn) for at, model in enumerate(built(self.models))
             )
+        if self.curvature is not None:
+            known = before is not None and after is not None
+            # each content as often as the table has it, however often it was handed in
+            copies = np.bincount(self._places_of_copies(places), minlength=len(self))
+            first = {int(place): at for at, place in reversed(list(enumerate(places)))}
+            leaving = samples.rows([at for place, at in first.items() for _ in range(int(copies[place]))])
+            self.curvature = self.curvature.without(before, after, leaving, forward=self.forward) if known else None
         gone = self.entries.copies_of(places)
         if self.taught is not None and unlearn is None:
             self.owed += int(self.taught.learnt(self.entries.content[gone]).sum())
@@ -256,13 +332,15 @@ class References:
         key: bytes | None = None,
         build: Callable[[], nn.Module] | None = None,
         forward: Forward | None = None,
+        view: View | None = None,
     ) -> References:
         """Read a table that `save` wrote; nothing is unpickled.
 
         `key` is by default what is in the file `path`.key; `build` returns a network for the weights of kept models:
-        without it they can be saved again and dropped, and nothing else.
+        without it they can be saved again and dropped, and nothing else. `view` is the function that made the views,
+        where that was one of your own.
         """
-        return store.load(cls, Path(path), key, build, forward)
+        return store.load(cls, Path(path), key, build, forward, view)
 
     @property
     def classes(self) -> int:
@@ -285,6 +363,9 @@ class References:
             "forgotten": self.forgotten,
             "models_kept": len(self.models),
             "models_owe": self.owed,
+            "views": 0 if self.views is None else self.views.count,
+            "curvature_rows": None if self.curvature is None else self.curvature.rows,
+            "spread": self.spread,
             "training_seconds": costs.seconds,
             "trainings": costs.trainings,
         }
@@ -309,6 +390,11 @@ class References:
             )
         return np.array([known[key] for key in keys], dtype=np.int64)
 
+    def _places_of_copies(self, places: Array) -> Array:
+        """Return, for every row of the table that has the content of one at `places`, the first row that has it."""
+        gone = self.entries.copies_of(places)
+        return np.array([self.entries.places[key] for key in as_keys(self.entries.content[gone])], dtype=np.int64)
+
     def _forgetful(self, at: int, model: Any, samples: Samples, places: Array, unlearn: Unlearn) -> Any:
         seen = np.flatnonzero(self.taught.learnt(self.entries.content[places], at)) if self.taught else np.zeros(0)
         if not len(seen):
@@ -316,3 +402,26 @@ class References:
         after = unlearn(model, samples.rows(seen), self.entries.logits[torch.from_numpy(places[seen])])
         as_module(after)  # or nothing at all would stand in for a model
         return after
+
+
+def spread_of(own: Tensor, others: Sequence[Tensor | None]) -> float | None:
+    """Return how far models lie from each other on samples that none of them saw, as a share of their logits' size.
+
+    Parameters
+    ----------
+    own : Tensor, shape (samples, classes)
+        The logits of one model.
+    others : sequence of Tensor
+        Those of the others.
+
+    >>> spread_of(torch.tensor([[1.0, -1.0]]), [torch.tensor([[2.0, -2.0]])])
+    0.5
+    """
+
+    def centred(logits: Tensor) -> Tensor:
+        return logits.double() - logits.double().mean(1, keepdim=True)
+
+    there = [centred(each) for each in others if each is not None]
+    size = sum(float(each.square().mean()) for each in there)
+    apart = sum(float((centred(own) - each).square().mean()) for each in there)
+    return (apart / size) ** 0.5 if size > 0 else None

@@ -197,7 +197,7 @@ class Result(Part):
     mask_density: Share
     iterations: Count
     evaluations: Count
-    stopped: Literal["iterations", "converged", "calibrated", "close", "line-search", "not-memorised"]
+    stopped: Literal["iterations", "converged", "calibrated", "tolerance", "line-search", "not-memorised"]
     forget_confidence: Confidence
     forget_accuracy: Confidence | None
     separation: Separation | None

@@ -14,19 +14,13 @@ import torch
 from torch import nn
 
 from forsaken._checks import Problems
-from forsaken.errors import (
-    InputError,
-    MaskError,
-    ModelError,
-    NothingForgottenError,
-    SettingsError,
-    UnknownNameError,
-)
+from forsaken.errors import InputError, MaskError, ModelError, NothingForgottenError, SettingsError, UnknownNameError
 from forsaken.models.linear import LinearModel, as_given
 from forsaken.models.logits import Forward, as_module, evaluation
 from forsaken.models.train import Training
 from forsaken.models.weights import changed_share, fingerprint
 from forsaken.progress import reporter
+from forsaken.references.curvature import Curvature
 from forsaken.references.table import References
 from forsaken.types import Progress
 from forsaken.unlearning.forsaken.mask import Mask
@@ -34,7 +28,18 @@ from forsaken.unlearning.request import Request
 from forsaken.unlearning.settings import check
 
 M = TypeVar("M")
-_OF_THE_CALL = ("forget", "forward", "progress", "reference", "references", "retain", "seed", "targets", "training")
+_OF_THE_CALL = (
+    "curvature",
+    "forget",
+    "forward",
+    "progress",
+    "reference",
+    "references",
+    "retain",
+    "seed",
+    "targets",
+    "training",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +63,7 @@ class Details:
     Attributes
     ----------
     stopped : str
-        Why it stopped: iterations, converged, calibrated, close, line-search or not-memorised.
+        Why it stopped: iterations, converged, calibrated, tolerance, line-search or not-memorised.
     iterations, evaluations : int
         Steps taken; forward and backward passes over the request's data.
     history : tuple of Step
@@ -204,6 +209,7 @@ class Unlearner(ABC):
         *,
         targets: object = None,
         references: References | None = None,
+        curvature: Curvature | None = None,
         training: Training | None = None,
         forward: Forward | None = None,
         seed: int = 0,
@@ -220,6 +226,7 @@ class Unlearner(ABC):
                 retain,
                 targets=targets,
                 references=references,
+                curvature=curvature,
                 training=training,
                 forward=forward,
                 seed=seed,
@@ -230,6 +237,7 @@ class Unlearner(ABC):
             student = _copy(module)
             # torch loads parts of itself when they are first used; that second is not the method's.
             torch.func.grad(torch.sum)(torch.zeros(1))
+            torch.func.jvp(torch.sum, (torch.zeros(1),), (torch.zeros(1),))
             with evaluation(student), stopwatch(student) as clock:
                 details = self.run(student, request)
         if self.changes_weights and details.stopped != "not-memorised" and fingerprint(student) == fingerprint(module):

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from forsaken.models.logits import Forward
 from forsaken.models.train import Training
+from forsaken.references.curvature import Curvature
 from forsaken.references.table import References
 from forsaken.types import Progress
 from forsaken.unlearning.base import Unlearned
@@ -23,6 +24,7 @@ def unlearn(
     method: str = "forsaken",
     targets: object = None,
     references: References | None = None,
+    curvature: Curvature | None = None,
     training: Training | None = None,
     forward: Forward | None = None,
     seed: int = 0,
@@ -51,7 +53,10 @@ def unlearn(
         Logits that a model which never saw the samples would give them, sample by sample.
     references : References, optional
         A table of such logits for all of the training data, made once by `forsaken.References.fit`. The method then
-        goes by ``target="out-of-fold"``, with the settings that are best for it, unless you say otherwise.
+        goes by ``target="out-of-fold"``, unless you say otherwise.
+    curvature : Curvature, optional
+        What `forsaken.Curvature.fit` measured in one pass over the training data; the references' own by default. The
+        default method then passes the forgotten samples alone, and retain samples are not needed.
     training : Training, optional
         How the model came about (network, recipe, device), for methods that train again, such as "retrain".
     forward : callable, optional
@@ -86,6 +91,7 @@ def unlearn(
         retain,
         targets=targets,
         references=references,
+        curvature=curvature,
         training=training,
         forward=forward,
         seed=seed,

@@ -14,6 +14,7 @@ from forsaken.data.samples import Samples
 from forsaken.errors import InputError, OverlapError
 from forsaken.models.logits import Forward
 from forsaken.models.train import Training
+from forsaken.references.curvature import Curvature
 from forsaken.references.table import References
 from forsaken.types import Progress, silent
 
@@ -34,6 +35,8 @@ class Request:
         Logits for D, sample by sample, or None.
     references : References or None
         What models that never saw a sample say about it.
+    curvature : Curvature or None
+        By how much each direction of weights changes the answers on the training data; the references' by default.
     training : Training or None
         How the model came about, for methods that train again.
     forward : callable or None
@@ -49,6 +52,7 @@ class Request:
     retain: Samples | None = None
     targets: object = None
     references: References | None = None
+    curvature: Curvature | None = None
     training: Training | None = None
     forward: Forward | None = None
     seed: int = 0
@@ -69,6 +73,7 @@ class Request:
         *,
         targets: object = None,
         references: References | None = None,
+        curvature: Curvature | None = None,
         training: Training | None = None,
         forward: Forward | None = None,
         seed: int = 0,
@@ -86,6 +91,11 @@ class Request:
                 f"references is of type {type(references).__name__}, expected a table that forsaken.References.fit "
                 "made; samples that the model never saw go into reference="
             )
+        if curvature is not None and not isinstance(curvature, Curvature):
+            raise InputError(
+                f"curvature is of type {type(curvature).__name__}, expected what forsaken.Curvature.fit made of the "
+                "model and its training data"
+            )
         if targets is not None and isinstance(forget, DataLoader) and not isinstance(forget.sampler, SequentialSampler):
             raise InputError(
                 "targets follow the order of the forget samples, but their loader shuffles; give a loader with "
@@ -102,6 +112,7 @@ class Request:
             retain=None if retain is None else samples(retain, "retain"),
             targets=targets,
             references=references,
+            curvature=references.curvature if curvature is None and references is not None else curvature,
             training=training,
             forward=forward,
             seed=start,

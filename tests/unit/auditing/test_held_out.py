@@ -11,7 +11,7 @@ import torch
 from audit_case import RECIPE, Small, build
 
 import forsaken
-from forsaken import Forsaken, References, Training
+from forsaken import Curvature, Forsaken, References, Training
 from forsaken.auditing.call import audit
 from forsaken.auditing.case import Case, Sets
 from forsaken.auditing.ensembles import Ensembles
@@ -22,7 +22,7 @@ from forsaken.metrics import margins
 from forsaken.references.entries import Entries
 
 FAST = replace(RECIPE, epochs=3)
-OURS = Forsaken.out_of_fold(iterations=5)
+OURS = Forsaken.out_of_fold()
 
 
 def case(trained: Small, **changes: object) -> Case:
@@ -77,31 +77,54 @@ def test_groups_keep_together(trained):
 @pytest.mark.parametrize("plan", [HeldOut(by="all"), HeldOut(2, "forgotten"), HeldOut(2)])
 def test_the_logits_are_those_of_models_trained_by_hand(trained, plan):
     here = case(trained)
-    found = plan.logits(here, [7, 8], device="cpu", tell=lambda _: None)
+    found = plan.tables(here, [7, 8], [trained.before] * 2, [None] * 2, device="cpu", tell=lambda _: None)
     steps = FAST.epochs * -(-152 // FAST.batch_size)
-    for seed, logits in zip((7, 8), found, strict=True):
-        parts, seeds = plan._seeded(here.sets, seed)
+    for seed, table in zip((7, 8), found, strict=True):
+        logits, (parts, seeds) = table.logits(trained.forget.inputs), plan._seeded(here.sets, seed)
+        assert len(table) == 20
+        assert table.curvature is None
         for (learnt, asked), own in zip(parts, seeds, strict=True):
             model = forsaken.models.train.train(build, here.sets.train.rows(learnt), FAST, seed=int(own), steps=steps)
             expected = model(trained.forget.inputs[asked]).detach()
             assert torch.allclose(logits[torch.from_numpy(asked)], expected, atol=1e-3)
 
 
+def test_tables_have_the_views_the_spread_and_the_curvature_of_their_original(trained):
+    here, plan = case(trained), HeldOut(by="all", views=2, view="word-dropout")
+    curvature = Curvature.fit(trained.before, here.sets.train.inputs)
+    (found,) = plan.tables(here, [7], [trained.before], [curvature], device="cpu", tell=lambda _: None)
+    ((learnt, _),), (own,) = plan._seeded(here.sets, 7)
+    steps = FAST.epochs * -(-152 // FAST.batch_size)
+    model = forsaken.models.train.train(build, here.sets.train.rows(learnt), FAST, seed=int(own), steps=steps)
+    seen, said = found.views_of(trained.forget.inputs)
+    assert seen.inputs.shape == (40, 20)
+    assert torch.allclose(said, model(seen.inputs).detach(), atol=1e-3)
+    strangers = here.sets.reference.inputs
+    with torch.no_grad():
+        before, other = (
+            logits - logits.mean(1, keepdim=True) for logits in (trained.before(strangers), model(strangers))
+        )
+    expected = ((before - other).square().mean() / other.square().mean()).sqrt()
+    assert found.spread == pytest.approx(float(expected), rel=1e-3)
+    assert found.curvature is curvature
+
+
 def test_targets_are_what_the_method_goes_to(trained):
     plan = HeldOut(by="all")
-    ours = ensembles(
-        trained, methods={"ours": replace(OURS, iterations=200, penalty_share=0.0)}, references={"ours": plan}
-    )
+    ours = ensembles(trained, references={"ours": plan})
     found = ours.measure()
     targets, before, after = (
         found.facts["ours"]["targets"],
         *(found.margins[who]["forget"] for who in ("before", "ours")),
     )
     assert np.abs(after - targets).mean() < 0.1 * np.abs(before - targets).mean()
-    logits = plan.logits(
-        ours.case, [seed for role, seed in ours._wanted() if role == "before"], device="cpu", tell=print
-    )
-    assert np.allclose(targets, [margins(one.double().numpy(), trained.forget.labels.numpy()) for one in logits])
+    seeds = [seed for role, seed in ours._wanted() if role == "before"]
+    tables = plan.tables(ours.case, seeds, [trained.before] * 3, [None] * 3, device="cpu", tell=print)
+    logits = [table.logits(trained.forget.inputs).double().numpy() for table in tables]
+    assert np.allclose(targets, [margins(one, trained.forget.labels.numpy()) for one in logits])
+    passes = found.facts["ours"]["passes"]
+    assert passes.shape == (3,)
+    assert (passes > 20).all(), "each original goes by its curvature, which counts what it passes"
 
 
 def test_what_decides_the_references_decides_the_cache(trained, tmp_path):
@@ -125,7 +148,7 @@ def test_a_method_more_runs_that_method_alone(trained, tmp_path, monkeypatch):
     monkeypatch.setattr(
         Ensembles, "_forgotten", lambda self, name, *rest: (asked.append(name), real(self, name, *rest))[1]
     )
-    methods = {"ours": OURS, "other": replace(OURS, iterations=4)}
+    methods = {"ours": OURS, "other": replace(OURS, rounds=4)}
     plans = dict.fromkeys(methods, HeldOut(2, "forgotten"))
     found = ensembles(trained, tmp_path, methods=methods, references=plans).measure()
     assert asked == ["other"] * 3
@@ -154,6 +177,21 @@ def test_a_full_audit_repeats_how_the_table_was_made(trained):
     )
     assert found.cost["references"] == 4, "one for each original: the person lies in one fold"
     assert found.cost["models"] == 12
+
+
+def test_a_plan_asks_about_the_views_of_the_table(trained):
+    sets = Sets(trained.forget, **trained.sets)
+    for groups in (None, range(152)):
+        named = HeldOut.of(table(trained, groups=groups, views=2, view="word-dropout"), sets)
+        assert (named.views, named.view, named.to_dict()["view"]) == (2, "word-dropout", "word-dropout")
+        own = HeldOut.of(table(trained, groups=groups, views=1, view=halved), sets)
+        assert (own.views, own.view, own.to_dict()["view"]) == (1, halved, f"{__name__}.halved")
+        none = HeldOut.of(table(trained, groups=groups), sets)
+        assert (none.views, none.view, none.to_dict()["view"]) == (0, None, None)
+
+
+def halved(inputs, generator):
+    return inputs / 2
 
 
 def test_a_full_audit_without_the_table_says_what_is_missing(trained):

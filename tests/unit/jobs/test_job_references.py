@@ -18,6 +18,7 @@ import torch
 from filelock import FileLock
 from job_folders import (
     RECIPE,
+    build,
     digests,
     result_of,
     run,
@@ -32,8 +33,11 @@ from job_folders import (
 )
 from sklearn.linear_model import LogisticRegression
 from test_certificate import KEY, make
+from torch import nn
 
+from forsaken import Curvature
 from forsaken._keys import new_record_key, read_record_key, write_record_key
+from forsaken.auditing.held_out import HeldOut
 from forsaken.errors import (
     DataError,
     DataNotFoundError,
@@ -57,8 +61,9 @@ from forsaken.jobs.rehearsal import rehearse
 from forsaken.jobs.repeating import held_out_of
 from forsaken.jobs.statements import ReferenceTable
 from forsaken.jobs.verify import verify_certificate
+from forsaken.models.weights import fingerprint
 from forsaken.references.keys import as_keys
-from forsaken.references.table import References
+from forsaken.references.table import References, spread_of
 from forsaken.types import Tick, silent
 from forsaken.unlearning.forsaken.method import Forsaken
 
@@ -124,6 +129,11 @@ def problems(folder: Path, **changes: Any) -> list[str]:
         ({"file": ""}, "[references] file is '', expected a path such as \"references.safetensors\""),
         ({"group": ""}, "[references] group is '', expected the name of a column of train, such as"),
         ({"keep_models": 1}, "[references] keep_models is 1, expected true or false"),
+        ({"views": -1}, "[references] views is -1, expected a whole number from 0 to 64, such as 3"),
+        ({"views": 65}, "[references] views is 65, expected a whole number from 0 to 64"),
+        ({"views": 1.5}, "[references] views is 1.5, expected a whole number"),
+        ({"view": "mirror"}, '[references] view is \'mirror\', expected "mirror-shift" or "word-dropout"'),
+        ({"views": 3}, '[references] view is missing, expected what the views are, such as "mirror-shift"'),
         ({"seed": -1}, "[references] seed is -1, expected a whole number from 0 to"),
         ({"fold": 3}, "[references] unknown key 'fold'; did you mean 'folds'? (known: file, folds, group, keep_models"),
     ],
@@ -143,6 +153,18 @@ def test_the_target_needs_the_table(tmp_path: Path) -> None:
     assert found.startswith("[references] group names a column of train, which [data] does not give")
     (found,) = problems(tmp_path, method={"stop": "calibrated"}, references={})
     assert 'stop="calibrated" needs reference samples' in found
+
+
+@pytest.mark.parametrize("name", ["mirror-shift", "word-dropout"])
+def test_views_go_by_a_name_or_by_the_recipe(tmp_path: Path, name: str) -> None:
+    named = read_job(write_job(tmp_path, references={"views": 3, "view": name}))
+    assert named.references is not None
+    assert (named.references.views, named.references.view) == (3, name)
+    recipe = read_job(write_job(tmp_path, references={"views": 3}, audit={"recipe": RECIPE | {"augmentation": name}}))
+    assert recipe.audit.recipe is not None
+    assert recipe.audit.recipe.augmentation == name
+    (found,) = problems(tmp_path, audit={"recipe": RECIPE | {"augmentation": "mirror"}})
+    assert found.startswith('[audit] recipe.augmentation is \'mirror\', expected "mirror-shift" or "word-dropout"')
 
 
 def test_the_table_decides_the_target(tmp_path: Path) -> None:
@@ -369,6 +391,209 @@ def test_a_killed_fit_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert len(References.load(folder / TABLE).logits(x())) == 132
 
 
+# --- what a request needs beside the logits ---------------------------------------------------------------------------
+
+
+def network(folder: Path, weights: str = "model.safetensors") -> nn.Module:
+    model = build()
+    model.load_state_dict(safetensors.torch.load_file(folder / weights))
+    return model
+
+
+def test_a_table_has_the_curvature_of_the_model_and_the_spread_on_references(tmp_path: Path) -> None:
+    folder = tabled(tmp_path / "job", keep_models=True).parent
+    read = References.load(folder / TABLE, build=build)
+    expected = Curvature.fit(network(folder), x())
+    assert read.curvature is not None
+    assert (read.curvature.weights, read.curvature.rows) == (fingerprint(network(folder)), 132)
+    for name, own in expected.factors.items():
+        torch.testing.assert_close(read.curvature.factors[name].inputs.matrix, own.inputs.matrix)
+    with torch.no_grad():
+        said = [model(x("reference")) for model in (network(folder), *read.models)]
+    assert read.spread == pytest.approx(spread_of(said[0], said[1:]), rel=1e-4)
+    shown = show_table(folder / TABLE)
+    assert (shown["curvature_rows"], shown["spread"], shown["views"]) == (132, read.spread, 0)
+
+
+def test_references_that_were_trained_on_tell_no_spread(tmp_path: Path) -> None:
+    folder = write_world(tmp_path / "job")
+    inputs, labels = (
+        np.concatenate(pair) for pair in zip(world().sets["train"], world().sets["reference"], strict=True)
+    )
+    shuffled = table(inputs, labels).select(["label", *(f"f{at}" for at in reversed(range(12)))])
+    pq.write_table(shuffled, folder / "both.parquet")
+    settings = {"audit": AUDIT, "references": {"folds": 2}}
+    plain = fit(write_job(folder, **settings))
+    assert (
+        fit(write_job(folder, **settings, data={"reference": "both.parquet"}), force=True)["spread"] == plain["spread"]
+    )
+    train = {"path": "train.parquet"}
+    assert fit(write_job(folder, **settings, data={"reference": train}), force=True)["spread"] is None
+    assert fit(write_job(folder, **settings, data={"reference": None}), force=True)["spread"] is None
+
+
+def test_references_by_count_need_no_samples_to_forget(tmp_path: Path) -> None:
+    folder = write_world(tmp_path / "job")
+    (folder / "forget.parquet").unlink()
+    settings = {"audit": AUDIT, "references": {"folds": 2}}
+    of_test = fit(write_job(folder, **settings, data={"reference": {"of": "test", "count": 30}}))
+    whole = fit(write_job(folder, **settings, data={"reference": {"of": "test"}}), force=True)
+    assert of_test["spread"] == whole["spread"]
+    drawn = {"test": {"path": "test.parquet", "count": 50}, "reference": {"of": "test"}}
+    assert fit(write_job(folder, **settings, data=drawn), force=True)["spread"] is None, "it goes by what is forgotten"
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_views_are_asked_about_and_forgotten_too(tmp_path: Path, own: bool) -> None:
+    folder = write_world(tmp_path / "job")
+    recipe = RECIPE if own else RECIPE | {"augmentation": "word-dropout"}
+    views = {"views": 2, "view": "word-dropout"} if own else {"views": 2}
+    job = write_job(folder, references={"folds": 2, **views}, audit={"recipe": recipe})
+    assert fit(job)["views"] == 2
+    read = References.load(folder / TABLE)
+    assert read.views is not None
+    assert (read.views.count, read.views.name, read.entries.views.shape) == (2, "word-dropout", (132, 2, 4))
+    result = run(job)
+    assert (result["facts"]["views"], result["facts"]["optimiser"]) == (2, "gauss-newton")
+    assert References.load(folder / "forgotten" / TABLE).entries.views.shape == (120, 2, 4)
+    certificate = Certificate.read(folder / "forgotten" / "certificate.json")
+    assert certificate.references is not None
+    assert (certificate.references.views, certificate.references.view) == (2, "word-dropout")
+    ready = read_job(job)
+    with user_code(folder):
+        plan = plan_audit(ready, folder / "forgotten", profile="full", models=4)
+        again = held_out_of(ready, certificate, evidence_of(plan, silent).sets)
+        assert again == HeldOut(2, "row", views=2, view="word-dropout")
+        if own:
+            assert audit_job(plan)["u_lira_auc"].value is not None
+
+
+def test_views_of_a_function_cannot_be_made_again(tmp_path: Path) -> None:
+    job = tabled(tmp_path / "job")
+    run(job)
+    plan = plan_audit(read_job(job), job.parent / "forgotten", profile="full", models=4)
+    stated = plan.certificate.references.model_copy(update={"views": 2, "view": "custom"})
+    with pytest.raises(SettingsError, match=r'were made by a function.*profile = "standard" works'):
+        held_out_of(read_job(job), plan.certificate.model_copy(update={"references": stated}), None)
+
+
+def test_the_curvature_is_handed_on_for_the_new_weights(tmp_path: Path) -> None:
+    job = tabled(tmp_path / "job", data={"forget": {"of": "train", "ids": [120, 121, 122]}})
+    folder = job.parent
+    first = run(job)
+    assert (first["facts"]["optimiser"], first["stopped"]) == ("gauss-newton", "tolerance")
+    new = network(folder, "forgotten/model.safetensors")
+    handed = References.load(folder / "forgotten" / TABLE).curvature
+    assert handed is not None
+    assert handed.weights == fingerprint(new) != fingerprint(network(folder))
+    left = np.delete(np.arange(132), [120, 121, 122])
+    expected = Curvature.fit(network(folder), x()[left])
+    assert handed.rows == expected.rows == 129
+    for name, own in expected.factors.items():
+        for side in ("inputs", "outputs"):
+            mine, wanted = getattr(handed.factors[name], side).matrix, getattr(own, side).matrix
+            torch.testing.assert_close(mine, wanted, rtol=1e-4, atol=1e-4 * float(wanted.abs().max()))
+    second = write_job(
+        folder,
+        "second.toml",
+        model={"weights": "forgotten/model.safetensors"},
+        data={"train": "forgotten/cleaned.parquet", "forget": {"of": "train", "ids": [120, 121]}},
+        references={"file": f"forgotten/{TABLE}"},
+        output={"folder": "again"},
+    )
+    assert dry(second)["memorised"]
+    result = run(second)
+    assert (result["facts"]["optimiser"], result["stopped"]) == ("gauss-newton", "tolerance")
+    assert not any("curvature" in note for note in result["notes"])
+    last = References.load(folder / "again" / TABLE).curvature
+    assert last is not None
+    assert (last.weights, last.rows) == (fingerprint(network(folder, "again/model.safetensors")), 127)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_kept_models_do_not_keep_the_curvature_from_going_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    job = tabled(tmp_path / "job", keep_models=True)
+
+    def failing(*_: Any, **__: Any) -> Any:
+        raise RuntimeError
+
+    if fails:
+        monkeypatch.setattr("forsaken.jobs.references.method_of", lambda _: failing)
+    assert bool(run(job)["warnings"]) is fails
+    handed = References.load(job.parent / "forgotten" / TABLE).curvature
+    assert handed is not None
+    assert (handed.weights, handed.rows) == (fingerprint(network(job.parent, "forgotten/model.safetensors")), 120)
+
+
+def test_other_methods_hand_the_curvature_on_too(tmp_path: Path) -> None:
+    job = tabled(tmp_path / "job", method={"name": "gradient-ascent", "iterations": None})
+    run(job)
+    handed = References.load(job.parent / "forgotten" / TABLE).curvature
+    assert handed is not None
+    assert (handed.weights, handed.rows) == (fingerprint(network(job.parent, "forgotten/model.safetensors")), 120)
+    strange = {"forget": {"path": "test.parquet", "ids": [0, 1]}, "test": None}
+    run(
+        write_job(
+            job.parent, "strange.toml", references={}, data=strange, output={"folder": "strange"},
+            method={"name": "gradient-ascent", "iterations": None},
+        )
+    )  # fmt: skip
+    handed = References.load(job.parent / "strange" / TABLE).curvature
+    assert handed is not None
+    assert (handed.weights, handed.rows) == (fingerprint(network(job.parent, "strange/model.safetensors")), 132)
+
+
+def test_a_table_of_other_weights(tmp_path: Path) -> None:
+    job = tabled(tmp_path / "job", model={"weights": "retrained.safetensors"})
+    folder = job.parent
+    for act in (run, dry):
+        with pytest.raises(InputError) as caught:
+            act(job)
+        told = str(caught.value)
+        assert told.startswith("the curvature was measured for other weights")
+        assert told.endswith(
+            "; name the table of references that lies beside these weights, or measure the curvature anew with: "
+            f"forsaken references extend {job}"
+        )
+    assert not (folder / "forgotten").exists()
+    plain = run(write_job(folder, "plain.toml", model={"weights": "retrained.safetensors"}, references={},
+                          method={"optimiser": "owlqn"}, output={"folder": "plain"}))  # fmt: skip
+    assert any("was measured for other weights, and was left out of the new table" in note for note in plain["notes"])
+    assert References.load(folder / "plain" / TABLE).curvature is None
+    found = extend(job)
+    assert (found["added"], found["added_seconds"], found["curvature_rows"]) == (0, 0.0, 132)
+    assert "the curvature was measured for the model as it is now" in found["notes"]
+    assert run(job)["facts"]["optimiser"] == "gauss-newton"
+    before = (folder / TABLE).read_bytes()
+    assert extend(job)["notes"] == []
+    assert (folder / TABLE).read_bytes() == before
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_new_rows_are_in_the_curvature(tmp_path: Path, keep: bool) -> None:
+    folder = write_world(tmp_path / "job")
+    part(folder, slice(10, 132))
+    job = write_job(folder, references={"folds": 2, "keep_models": keep}, audit=AUDIT)
+    assert fit(job)["curvature_rows"] == 122
+    part(folder, slice(0, 132))
+    assert extend(job)["curvature_rows"] == 132
+    assert run(job)["facts"]["optimiser"] == "gauss-newton"
+
+
+def test_a_table_without_a_curvature_works_as_before(tmp_path: Path) -> None:
+    job = tabled(tmp_path / "job")
+    read = References.load(job.parent / TABLE)
+    read.curvature = None
+    read.save(job.parent / TABLE)
+    result = run(job)
+    assert "optimiser" not in result["facts"]
+    assert any("the table of references has no curvature" in note for note in result["notes"])
+    assert References.load(job.parent / "forgotten" / TABLE).curvature is None
+    assert dry(job)["memorised"]
+
+
 # --- groups ----------------------------------------------------------------------------------------------------------
 
 
@@ -535,7 +760,8 @@ def test_without_its_table_a_run_says_how_to_make_it(tmp_path: Path) -> None:
 def test_records_that_were_forgotten_before(tmp_path: Path) -> None:
     job = tabled(tmp_path / "job")
     assert run(job)["warnings"] == []
-    later = {"references": {"file": f"forgotten/{TABLE}"}, "output": {"folder": "later"}}
+    new = {"weights": "forgotten/model.safetensors"}
+    later = {"model": new, "references": {"file": f"forgotten/{TABLE}"}, "output": {"folder": "later"}}
     again = write_job(job.parent, "again.toml", **later)
     with pytest.raises(
         NotHeldOutError, match=r"12 rows were forgotten and left it: where these records are among them"
@@ -545,7 +771,7 @@ def test_records_that_were_forgotten_before(tmp_path: Path) -> None:
     (warning,) = run(other)["warnings"]
     assert warning.startswith("12 of 130 training samples that were to be kept are not in the table of references: wh")
     clean = write_job(
-        job.parent, "clean.toml", references=later["references"], output={"folder": "clean"},
+        job.parent, "clean.toml", model=new, references=later["references"], output={"folder": "clean"},
         data={"train": "forgotten/cleaned.parquet", "forget": {"of": "train", "ids": [0, 1]}},
     )  # fmt: skip
     assert run(clean)["warnings"] == []
@@ -743,7 +969,8 @@ def test_what_kept_models_owe_is_seen_everywhere(tmp_path: Path, monkeypatch: py
     assert "still remember 12 forgotten records" in note
     # The debt goes along with the table.
     later = write_job(
-        job.parent, "later.toml", data={"forget": {"of": "train", "ids": [3]}},
+        job.parent, "later.toml", model={"weights": "forgotten/model.safetensors"},
+        data={"forget": {"of": "train", "ids": [3]}},
         references={"file": f"forgotten/{TABLE}"}, output={"folder": "later"},
     )  # fmt: skip
     assert any("still remember 12 forgotten" in note for note in dry(later)["notes"])
@@ -838,7 +1065,18 @@ def test_newer_certificates_are_signed_with_their_references() -> None:
 
 @pytest.mark.parametrize(
     "stated",
-    [None, 3, {}, STATED | {"rows": -1}, STATED | {"by": "chance"}, STATED | {"more": 1}, STATED | {"rows": 1.5}],
+    [
+        None,
+        3,
+        {},
+        STATED | {"rows": -1},
+        STATED | {"by": "chance"},
+        STATED | {"more": 1},
+        STATED | {"rows": 1.5},
+        STATED | {"views": 0},
+        STATED | {"views": None},
+        STATED | {"view": ""},
+    ],
 )
 def test_references_that_are_not_sound(stated: Any) -> None:
     with pytest.raises(OutputError, match="is not sound"):

@@ -137,6 +137,9 @@ def test_no_training_ever_sees_a_row_that_it_is_asked_about() -> None:
         "forgotten": 0,
         "models_kept": 0,
         "models_owe": 0,
+        "views": 0,
+        "curvature_rows": None,
+        "spread": None,
         "training_seconds": 0,
         "trainings": 5,
     }

@@ -72,6 +72,21 @@ def test_claims_and_emptiness_there_and_back(tmp_path: Path) -> None:
     assert (len(References.load(tmp_path / "t")), References.load(tmp_path / "t").forgotten) == (0, 20)
 
 
+def test_a_table_of_the_first_schema_is_read(tmp_path: Path) -> None:
+    table = fitted(keep_models=True)
+    path = table.save(tmp_path / "table")
+
+    def older(told: Told, tensors: Tensors) -> None:
+        told["schema"] = 1
+        for name in ("views", "curvature", "spread"):
+            assert told.pop(name) is None
+
+    rewritten(path, older)
+    again = References.load(path, build=network)
+    assert same(table, again)
+    assert (again.views, again.curvature, again.spread) == (None, None, None)
+
+
 def test_only_the_owner_may_read_it(tmp_path: Path) -> None:
     old = os.umask(0)
     try:
@@ -249,7 +264,7 @@ def nan(logits: Tensor) -> Tensor:
 
 
 DAMAGES = {
-    "another schema": put("schema", value=2),
+    "another schema": put("schema", value=3),
     "no schema": lambda told, tensors: told.pop("schema"),
     "no origin": lambda told, tensors: told.pop("origin"),
     "an origin of words": put("origin", value="trust me"),
@@ -296,6 +311,13 @@ DAMAGES = {
     "a stowaway": swap("hook", lambda _: torch.zeros(3)),
     "a model too many": swap("model.4/weight", lambda _: torch.zeros(3)),
     "a model of no number": swap("model.x/weight", lambda _: torch.zeros(3)),
+    "a spread of words": put("spread", value="little"),
+    "a spread below nothing": put("spread", value=-0.5),
+    "an endless spread": put("spread", value=float("inf")),
+    "views that are not there": put("views", value={"count": 2, "seed": 0, "name": "word-dropout"}),
+    "views nobody told of": swap("views", lambda _: torch.zeros(20, 2, 3)),
+    "a curvature of words": put("curvature", value="<script>"),
+    "a curvature nobody told of": swap("curvature/0.squares", lambda _: torch.zeros(3)),
 }
 
 

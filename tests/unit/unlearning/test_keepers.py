@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from forsaken.data.samples import Samples
-from forsaken.unlearning.forsaken.keepers import keepers
+from forsaken.unlearning.forsaken.keepers import Keepers, keepers
 from forsaken.unlearning.request import Request
 
 
@@ -23,8 +23,8 @@ def request(retain: int | None = 4, reference: int | None = 10, seed: int = 0) -
     )
 
 
-def held(asked: Request, **changes: object) -> object:
-    return keepers(asked, **{"hold": True, "references": 6, "importance_from": "retain", **changes})
+def held(asked: Request, *, hold: bool = True, references: int = 6) -> Keepers:
+    return keepers(asked, hold=hold, references=references)
 
 
 def values(part: Samples | None) -> list[float]:
@@ -34,29 +34,25 @@ def values(part: Samples | None) -> list[float]:
 def test_retain_samples_come_first_and_at_most_so_many_references() -> None:
     found = held(request())
     assert values(found.anchors) == [1.0] * 4 + [2.0] * 6
-    assert (found.retained, values(found.guard), found.source) == (4, [1.0] * 4, "retain")
+    assert (values(found.guard), found.source) == ([1.0] * 4, "retain")
     assert found.notes(importance=True) == []
 
 
-def test_references_speak_for_the_importance_where_asked() -> None:
-    found = held(request(), importance_from="anchors")
-    assert values(found.guard) == values(found.anchors)
-    assert found.source == "retain and reference"
-    assert held(request(reference=None), importance_from="anchors").source == "retain"
-    assert held(request(), importance_from="anchors", references=0).source == "retain"
-    alone = held(request(retain=None), importance_from="anchors")
-    assert (values(alone.guard), alone.source) == ([2.0] * 6, "reference"), "those that are held, not all"
+def test_without_references_or_with_none_of_them_retain_samples_are_held_alone() -> None:
+    for found in (held(request(reference=None)), held(request(), references=0)):
+        assert (values(found.anchors), values(found.guard), found.source) == ([1.0] * 4, [1.0] * 4, "retain")
 
 
-def test_without_anchors_the_importance_stays() -> None:
-    found = held(request(), hold=False, importance_from="anchors")
+@pytest.mark.parametrize(("retain", "guard"), [(4, [1.0] * 4), (None, [2.0] * 10)])
+def test_without_anchors_the_importance_stays(retain: int | None, guard: list[float]) -> None:
+    found = held(request(retain=retain), hold=False)
     assert found.anchors is None
-    assert values(found.guard) == [1.0] * 4 + [2.0] * 6
+    assert values(found.guard) == guard
 
 
 def test_references_stand_in_for_retain_samples() -> None:
     found = held(request(retain=None))
-    assert (values(found.anchors), found.retained, len(found.guard)) == ([2.0] * 6, 0, 10)
+    assert (values(found.anchors), values(found.guard), found.source) == ([2.0] * 6, [2.0] * 10, "reference")
     assert "importance and anchor come from the references" in found.notes(importance=True)[0]
     assert found.notes(importance=False) == ["no retain samples were given: anchor come from the references"]
 

@@ -10,7 +10,7 @@ from scipy.special import rel_entr, softmax
 from forsaken.data.samples import Samples
 from forsaken.models.logits import LogitModel
 from forsaken.models.nets import mlp
-from forsaken.unlearning.forsaken.objective import DISTANCES, Objective, yielding
+from forsaken.unlearning.forsaken.objective import DISTANCES, Objective
 from forsaken.unlearning.forsaken.space import ParameterSpace, at_once
 from forsaken.unlearning.forsaken.targets import centre
 
@@ -93,44 +93,6 @@ def test_a_parameter_without_a_role_has_no_gradient(draw: torch.Generator) -> No
     f(gradient)
     for name, cut in space.slices.items():
         assert bool((gradient[cut] == 0).all()) == name.startswith("idle"), name
-
-
-@pytest.mark.parametrize("batch_size", [None, 3, 8])
-def test_anchors_that_are_let_go(draw: torch.Generator, batch_size: int | None) -> None:
-    net = mlp((5, 6, 3)).double()
-    forget, anchors = (torch.randn(n, 5, generator=draw, dtype=torch.float64) for n in (7, 6))
-    target, held = (centre(torch.randn(n, 3, generator=draw, dtype=torch.float64)) for n in (7, 6))
-    space = ParameterSpace(LogitModel(net))
-    f = Objective(
-        space,
-        torch.ones(space.size, dtype=torch.float64),
-        Samples(forget),
-        target,
-        Samples(anchors),
-        held,
-        distance="logits",
-        beta=0.7,
-        batch_size=batch_size,
-        retained=2,
-    )
-    f.let_go = 0.3
-    gradient = torch.empty(space.size, dtype=torch.float64)
-    found = f(gradient)
-    moved = (centre(net(anchors)) - held).square().mean(1)
-    yielded = 0.3 * (1 - torch.exp(-moved[2:] / 0.3))
-    expected = (moved[:2].sum() + yielded.sum()) / 6
-    assert found.anchor == pytest.approx(expected.item())
-    assert found.value == pytest.approx(found.distance + 0.7 * expected.item())
-    whole = (centre(net(forget)) - target).square().mean(1).mean() + 0.7 * expected
-    slopes = torch.autograd.grad(whole, list(net.parameters()))
-    assert torch.allclose(gradient, -torch.cat([slope.reshape(-1) for slope in slopes]))
-
-
-def test_what_must_move_far_pulls_no_longer() -> None:
-    near, far = torch.tensor([1e-3, 50.0], dtype=torch.float64, requires_grad=True)
-    slopes = torch.autograd.grad(yielding(torch.stack([near, far]), 1.0).sum(), [near, far])
-    assert float(slopes[0]) == pytest.approx(1.0, abs=2e-3)
-    assert float(slopes[1]) < 1e-20
 
 
 def test_pictures_and_texts_pass_few_at_a_time_and_rows_of_numbers_all_at_once() -> None:

@@ -11,7 +11,7 @@ from conftest import Problem
 from torch import Tensor
 
 import forsaken
-from forsaken import Forsaken, Recipe, References
+from forsaken import Curvature, Forsaken, Recipe, References
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError, ModelError, NotHeldOutError, SettingsError, UnknownNameError
 from forsaken.models.nets import mlp
@@ -20,21 +20,30 @@ from forsaken.models.weights import fingerprint
 from forsaken.unlearning.forsaken.aims import TARGETS, aim
 from forsaken.unlearning.forsaken.claims import CLAIMS, claim_of
 from forsaken.unlearning.forsaken.objective import squared_logits
-from forsaken.unlearning.forsaken.stopping import CHOSEN
 from forsaken.unlearning.forsaken.targets import centre
 from forsaken.unlearning.request import Request
 from forsaken.unlearning.table import METHODS, build
 
 
-@pytest.fixture(scope="module")
-def table(problem: Problem) -> References:
+def fitted(problem: Problem, **named: Any) -> References:
     """Two folds of everything that the model learnt, strangers included."""
     x, y = (torch.cat(pair) for pair in zip(problem.kept, problem.forget, strict=True))
 
     def fit(rows: Any, steps: int | None, seed: int) -> torch.nn.Module:
         return train(lambda: mlp((20, 64, 32, 4)), Samples(x, y).rows(rows), Recipe(10, 32, 3e-3), seed=seed)
 
-    return References.fit(fit, (x, y), folds=2, seed=1)
+    return References.fit(fit, (x, y), folds=2, seed=1, **named)
+
+
+@pytest.fixture(scope="module")
+def table(problem: Problem) -> References:
+    return fitted(problem)
+
+
+@pytest.fixture(scope="module")
+def curved(problem: Problem) -> References:
+    """The same, with the curvature of the model and the spread on strangers that no model saw."""
+    return fitted(problem, model=problem.model, unseen=problem.reference)
 
 
 def said(model: torch.nn.Module, x: Tensor) -> Tensor:
@@ -97,18 +106,70 @@ def test_in_double_precision_too(problem64: Problem, table: References) -> None:
     assert next(result.model.parameters()).dtype == torch.float64
 
 
+# --- by the curvature ------------------------------------------------------------------------------------------------
+
+
+def test_with_a_curvature_the_forgotten_samples_alone_are_passed(problem: Problem, curved: References) -> None:
+    x, _ = problem.forget
+    result = forsaken.unlearn(problem.model, x, references=curved)
+    facts = result.details.facts
+    assert (result.stopped, facts["optimiser"], facts["target"]) == ("tolerance", "gauss-newton", "out-of-fold")
+    assert facts["spread"] == curved.spread
+    assert facts["references"]["curvature_rows"] == 220
+    goal = centre(curved.logits(x))
+    near = Forsaken().tolerance * curved.spread * float(goal.square().mean().sqrt())
+    assert facts["tolerance"] == pytest.approx(near, rel=1e-5)
+    assert distance(result.model, x, goal) <= 1.01 * facts["tolerance"] ** 2 < distance(problem.model, x, goal)
+    assert facts["distance_after"] == pytest.approx(distance(result.model, x, goal), rel=0.01)
+    assert not any("curvature" in note for note in result.notes)
+
+
+def test_it_ends_as_soon_as_the_samples_are_near_enough(problem: Problem, curved: References) -> None:
+    found = forsaken.unlearn(problem.model, problem.forget, references=curved, tolerance=0.3)
+    near = [step.distance**0.5 <= found.details.facts["tolerance"] for step in found.history]
+    assert near[-1]
+    assert not any(near[:-1])
+    assert found.iterations < forsaken.unlearn(problem.model, problem.forget, references=curved).iterations
+
+
+def test_without_a_curvature_a_note_says_what_it_would_bring(problem: Problem, table: References) -> None:
+    found = forsaken.unlearn(problem.model, problem.forget, references=table, iterations=2)
+    assert any(note.startswith("the table of references has no curvature") for note in found.notes)
+    with pytest.raises(SettingsError, match="needs the curvature of what the model has learnt; give curvature="):
+        forsaken.unlearn(problem.model, problem.forget, references=table, optimiser="gauss-newton")
+
+
+def test_a_curvature_of_other_weights_is_refused(problem: Problem, curved: References) -> None:
+    other = copy.deepcopy(problem.model)
+    with torch.no_grad():
+        next(other.parameters())[0, 0] += 1
+    with pytest.raises(InputError, match="measured for other weights"):
+        forsaken.unlearn(other, problem.forget, references=curved)
+    found = forsaken.unlearn(other, problem.forget, references=curved, optimiser="owlqn", iterations=2)
+    assert found.iterations == 2, "who does not go by it does not mind"
+
+
+def test_one_request_after_another_by_the_same_table(problem: Problem) -> None:
+    (x, _), mine = problem.forget, fitted(problem, model=problem.model)
+    first = forsaken.unlearn(problem.model, x[:8], references=mine)
+    mine.forget(x[:8], before=problem.model, after=first.model)
+    assert mine.curvature is not None
+    assert (mine.curvature.weights, mine.curvature.rows) == (fingerprint(first.model), 212)
+    second = forsaken.unlearn(first.model, x[8:], references=mine)
+    assert second.stopped == "tolerance"
+    mine.forget(x[8:])
+    assert mine.curvature is None, "it would hold what is forgotten"
+
+
 # --- settings --------------------------------------------------------------------------------------------------------
 
 
 def test_settings_for_references() -> None:
     usual, own = Forsaken(), Forsaken.out_of_fold()
     changed = {name for name, value in own.settings.items() if usual.settings[name] != value}
-    place = {"target", "power", "floor", "importance_from", "anchor_references", "let_go", "leave_first"}
-    assert changed == place | {"penalty_share", "iterations", "relax", "ease", "at_most", "close"}
+    assert changed == {"target"}
     assert own.target == "out-of-fold"
-    usual_again = {name: usual.settings[name] for name in changed - {"target", "iterations"}}
-    assert Forsaken.out_of_fold(iterations=5, **usual_again) == Forsaken(target="out-of-fold", iterations=5)
-    assert Forsaken.out_of_fold(penalty=0.1).penalty_share is None, "who gives λ means it"
+    assert Forsaken.out_of_fold(iterations=5, penalty=0.1) == Forsaken(target="out-of-fold", iterations=5, penalty=0.1)
     assert "out-of-fold" in TARGETS
 
 
@@ -126,7 +187,6 @@ def test_references_choose_the_settings_unless_told_otherwise() -> None:
 def test_the_call_takes_them(problem: Problem, table: References) -> None:
     result = forsaken.unlearn(problem.model, problem.forget, references=table, iterations=2)
     assert "target='out-of-fold'" in result.method
-    assert "relax=True" in result.method
     other = forsaken.unlearn(problem.model, problem.forget, references=table, iterations=2, penalty=2e-3)
     assert "penalty=0.002" in other.method
 
@@ -247,37 +307,16 @@ class Shifty(torch.nn.Module):
         return logits + 9 * shy[:, None] * torch.arange(logits.shape[1])
 
 
-@pytest.mark.parametrize("let_go", [None, 0.1, 0.01])
-def test_anchors_that_may_be_let_go_are_still_checked(
-    problem: Problem, table: References, let_go: float | None
-) -> None:
+@pytest.mark.parametrize("optimiser", ["owlqn", "lbfgs"])
+def test_anchors_that_answer_otherwise_are_found_out(problem: Problem, table: References, optimiser: str) -> None:
     shifty = Shifty(problem.model, problem.reference)
-    method = Forsaken.out_of_fold(let_go=let_go)
+    method = Forsaken.out_of_fold(optimiser=optimiser)
     with pytest.raises(ModelError, match="answers differently"):
         method(shifty, problem.forget, problem.reference, problem.retain, references=table)
 
 
-def test_the_result_tells_when_the_penalty_ended(problem: Problem, table: References) -> None:
-    given = (problem.model, problem.forget, problem.reference, problem.retain)
-    found = Forsaken.out_of_fold(iterations=6, close=None, stop="none")(*given, references=table)
-    assert found.details.facts["relaxed_at"] == 3, "half of the iterations at the latest"
-    assert (
-        Forsaken.out_of_fold(relax=False, iterations=20)(*given, references=table).details.facts["relaxed_at"] is None
-    )
-
-
-def test_it_ends_when_the_samples_are_close_enough(problem: Problem, table: References) -> None:
-    given = (problem.model, problem.forget, problem.reference, problem.retain)
-    found = Forsaken.out_of_fold(close=0.01, stop="none")(*given, references=table)
-    start = found.details.facts["distance_before"]
-    assert found.stopped == "close"
-    assert found.history[-1].distance <= 0.01 * start < found.history[-2].distance
-
-
-def test_the_penalty_ends_when_most_of_the_way_is_done(problem: Problem, table: References) -> None:
-    given = (problem.model, problem.forget, problem.reference, problem.retain)
-    found = Forsaken.out_of_fold(iterations=200, close=None, stop="none")(*given, references=table)
-    at, start = found.details.facts["relaxed_at"], found.details.facts["distance_before"]
-    assert at < 100, "long before half of the iterations"
-    assert found.history[at - 1].distance <= CHOSEN * start < found.history[at - 2].distance
-    assert found.history[at - 1].penalty > 0 == found.history[at].penalty
+def test_forgotten_samples_that_answer_otherwise_are_found_out(problem: Problem, curved: References) -> None:
+    shifty = Shifty(problem.model, problem.forget[0])
+    curvature = Curvature.fit(shifty, torch.cat([problem.kept[0], problem.forget[0]]))
+    with pytest.raises(ModelError, match="answers differently"):
+        Forsaken.out_of_fold()(shifty, problem.forget, references=curved, curvature=curvature)

@@ -9,8 +9,8 @@ from sklearn.linear_model import Lasso
 from torch import Tensor
 
 from forsaken.unlearning.forsaken.history import History
-from forsaken.unlearning.forsaken.owlqn import EASE, EASED, LONGER, WorkingSet, owlqn, pseudo_gradient
-from forsaken.unlearning.forsaken.search import Found, Point, Smooth
+from forsaken.unlearning.forsaken.owlqn import WorkingSet, owlqn, pseudo_gradient
+from forsaken.unlearning.forsaken.search import Found, Smooth
 
 
 class Quadratic:
@@ -32,19 +32,10 @@ class Quadratic:
         return Smooth(value, 0.0, value)
 
 
-def solve(
-    f: Quadratic,
-    penalty: Tensor,
-    iterations: int = 500,
-    history: int = 10,
-    relax: int | None = None,
-    most: int | None = None,
-    plenty: int = 0,
-) -> Found:
+def solve(f: Quadratic, penalty: Tensor, iterations: int = 500, history: int = 10) -> Found:
     gradient = torch.empty_like(penalty)
     start = f(gradient)
-    settings = {"iterations": iterations, "history": history, "relax": relax, "most": most, "plenty": plenty}
-    return owlqn(f, start.value, gradient, penalty, watch=lambda point: None, **settings)
+    return owlqn(f, start.value, gradient, penalty, iterations=iterations, history=history, watch=lambda point: None)
 
 
 def random_quadratic(size: int, seed: int, condition: float = 100.0) -> Quadratic:
@@ -185,34 +176,6 @@ def test_history_grows_with_zeros_and_shrinks_with_its_pairs() -> None:
     torch.testing.assert_close(history.times(vector[kept]), two_loop(shorter, vector[kept]), rtol=1e-9, atol=1e-9)
 
 
-def test_a_longer_history_keeps_its_pairs_and_takes_more() -> None:
-    f, draw = random_quadratic(9, seed=8), torch.Generator().manual_seed(3)
-    history, pairs = History(3, f.vector), []
-    vector = torch.randn(9, generator=draw, dtype=torch.float64)
-
-    def add(count: int) -> None:
-        for _ in range(count):
-            s = torch.randn(9, generator=draw, dtype=torch.float64)
-            pairs.append((s, f.matrix @ s))
-            history.add(*pairs[-1])
-
-    add(5)
-    history.lengthen(6)
-    torch.testing.assert_close(history.times(vector), two_loop(pairs[-3:], vector), rtol=1e-9, atol=1e-9)
-    add(2)
-    torch.testing.assert_close(history.times(vector), two_loop(pairs[-5:], vector), rtol=1e-9, atol=1e-9)
-    add(4)
-    torch.testing.assert_close(history.times(vector), two_loop(pairs[-6:], vector), rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.parametrize(("live", "length"), [(8, 3), (4, 6), (3, 8), (1, 3 * LONGER)])
-def test_fewer_coordinates_have_a_longer_history_in_the_same_memory(live: int, length: int) -> None:
-    free = WorkingSet(torch.full((8,), 2.0), torch.ones(8), history=3)
-    free.settle(torch.arange(live))
-    assert free.pairs.length == length
-    assert free.pairs.pairs.numel() <= 2 * 3 * 8
-
-
 def test_working_set_holds_what_can_move() -> None:
     penalty = torch.full((6,), 1.0)
     free = WorkingSet(torch.tensor([2.0, 0.5, -3.0, 1.0, 0.0, -1.5]), penalty, history=3)
@@ -235,196 +198,6 @@ def test_without_a_penalty_zero_is_a_point_like_any_other() -> None:
     assert gap < 1e-6
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_relaxed_it_is_least_squares_on_what_the_lasso_chose(seed: int) -> None:
-    draw = np.random.default_rng(seed)
-    design, noise = draw.normal(size=(80, 40)), draw.normal(size=80)
-    answer = design[:, :5].sum(1) + 0.5 * noise
-    lasso = Lasso(alpha=0.1, fit_intercept=False, tol=1e-12, max_iter=100_000).fit(design, answer)
-    f = Quadratic(torch.tensor(design.T @ design / 80), torch.tensor(design.T @ answer / 80))
-    found = solve(f, torch.full((40,), 0.1, dtype=torch.float64), relax=200)
-    chosen = lasso.coef_ != 0
-    expected = np.zeros(40)
-    expected[chosen] = np.linalg.lstsq(design[:, chosen], answer, rcond=None)[0]
-    np.testing.assert_allclose(found.nu.numpy(), expected, atol=1e-6)
-    assert 0 < chosen.sum() < 40
-
-
-@pytest.mark.parametrize("most", [1, 4, 9])
-def test_at_most_so_many_go_on_those_that_moved_farthest(most: int) -> None:
-    draw = np.random.default_rng(0)
-    design = draw.normal(size=(80, 40))
-    answer = design[:, :12] @ np.linspace(1, 3, 12) + 0.1 * draw.normal(size=80)
-    lasso = Lasso(alpha=0.05, fit_intercept=False, tol=1e-12, max_iter=100_000).fit(design, answer)
-    f = Quadratic(torch.tensor(design.T @ design / 80), torch.tensor(design.T @ answer / 80))
-    found = solve(f, torch.full((40,), 0.05, dtype=torch.float64), relax=200, most=most)
-    chosen = np.argsort(-np.abs(lasso.coef_))[:most]
-    expected = np.zeros(40)
-    expected[chosen] = np.linalg.lstsq(design[:, chosen], answer, rcond=None)[0]
-    np.testing.assert_allclose(found.nu.numpy(), expected, atol=1e-6)
-    assert torch.equal(f.point, found.nu), "those left behind are at zero for the objective too"
-    assert np.count_nonzero(lasso.coef_) > most
-
-
-def test_of_those_that_moved_as_far_some_go_on() -> None:
-    f = Quadratic(torch.eye(8, dtype=torch.float64), torch.ones(8, dtype=torch.float64))
-    found = solve(f, torch.full((8,), 0.5, dtype=torch.float64), relax=20, most=3)
-    assert sorted(found.nu.tolist()) == pytest.approx([0.0] * 5 + [1.0] * 3)
-
-
-def test_where_fewer_would_not_be_finite_all_go_on() -> None:
-    class Spoilt(Quadratic):
-        def __call__(self, gradient: Tensor) -> Smooth:
-            seen = super().__call__(gradient)
-            return Smooth(np.nan, 0.0, np.nan) if 0 < int(torch.count_nonzero(self.point)) < 8 else seen
-
-    f = Spoilt(torch.eye(8, dtype=torch.float64), torch.ones(8, dtype=torch.float64))
-    found = solve(f, torch.full((8,), 0.5, dtype=torch.float64), relax=20, most=3)
-    torch.testing.assert_close(found.nu, torch.ones(8, dtype=torch.float64))
-
-
-def test_fewer_than_the_most_are_as_without_it() -> None:
-    penalty = torch.full((30,), 0.3, dtype=torch.float64)
-    few, all_of_them = random_quadratic(30, 0), random_quadratic(30, 0)
-    assert torch.equal(solve(few, penalty, relax=20, most=30).nu, solve(all_of_them, penalty, relax=20).nu)
-    assert few.calls == all_of_them.calls
-
-
-def test_it_relaxes_when_it_has_settled_and_goes_on() -> None:
-    f = random_quadratic(30, 0)
-    gradient = torch.empty_like(f.vector)
-    seen = []
-
-    def watch(point: Point) -> str | None:
-        seen.append(point)
-        return "converged" if len(seen) == 7 else None
-
-    penalty = torch.full_like(f.vector, 0.3)
-    start = f(gradient)
-    found = owlqn(f, start.value, gradient, penalty, iterations=60, history=10, watch=watch, relax=50)
-    assert found.iterations > 7, "to settle under the penalty is not the end"
-    assert seen[6].penalty > 0
-    assert all(point.penalty == 0 for point in seen[7:])
-    assert all(later.nonzero <= seen[6].nonzero for later in seen[7:]), "nobody joins"
-
-
-def test_nothing_chosen_is_nothing_to_go_on_with() -> None:
-    f = random_quadratic(10, 0)
-    found = solve(f, torch.full_like(f.vector, 1e3), relax=1)
-    assert not found.nu.any()
-
-
-def test_who_says_stop_for_another_reason_is_heard() -> None:
-    f = random_quadratic(30, 0)
-    gradient = torch.empty_like(f.vector)
-    start = f(gradient)
-    seen = []
-
-    def watch(point: Point) -> str | None:
-        seen.append(point)
-        return "calibrated" if len(seen) == 5 else None
-
-    penalty = torch.full_like(f.vector, 0.1)
-    found = owlqn(f, start.value, gradient, penalty, iterations=60, history=10, watch=watch, relax=5)
-    assert (found.iterations, found.stopped, found.relaxed) == (5, "calibrated", None)
-
-
-def test_who_says_chosen_once_more_is_not_heard() -> None:
-    f = random_quadratic(30, 0)
-    gradient = torch.empty_like(f.vector)
-    start = f(gradient)
-    penalty = torch.full_like(f.vector, 0.1)
-    found = owlqn(f, start.value, gradient, penalty, iterations=9, history=10, watch=lambda point: "chosen", relax=5)
-    assert (found.iterations, found.stopped, found.relaxed) == (9, "iterations", 1)
-
-
-@pytest.mark.parametrize(("plenty", "share"), [(1, 1.0), (41, EASED)])
-def test_the_penalty_falls_while_too_few_have_moved(plenty: int, share: float) -> None:
-    draw = np.random.default_rng(0)
-    design = draw.normal(size=(80, 40))
-    answer = design[:, :12] @ np.linspace(1, 3, 12) + 0.1 * draw.normal(size=80)
-    f = Quadratic(torch.tensor(design.T @ design / 80), torch.tensor(design.T @ answer / 80))
-    found = solve(f, torch.full((40,), 0.5, dtype=torch.float64), plenty=plenty)
-    lasso = Lasso(alpha=0.5 * share, fit_intercept=False, tol=1e-12, max_iter=100_000).fit(design, answer)
-    np.testing.assert_allclose(found.nu.numpy(), lasso.coef_, atol=1e-6)
-    assert found.eased == pytest.approx(share)
-
-
-def test_the_penalty_falls_no_more_when_enough_have_moved() -> None:
-    f = random_quadratic(60, 4)
-    seen: list[int] = []
-
-    def watch(point: Point) -> None:
-        seen.append(point.nonzero)
-
-    gradient = torch.empty_like(f.vector)
-    start, penalty = f(gradient), torch.full_like(f.vector, float(f.vector.abs().max()) * 0.8)
-    found = owlqn(f, start.value, gradient, penalty, iterations=200, history=10, watch=watch, plenty=20)
-    few = sum(count < 20 for count in seen)
-    assert 1 < few < len(seen), "both happen"
-    assert found.eased == pytest.approx(max(EASED, EASE**few))
-
-
-def test_the_penalty_falls_in_any_case_on_the_way_to_its_end() -> None:
-    penalty = torch.full((30,), 0.1, dtype=torch.float64)
-    shares = [solve(random_quadratic(30, 0), penalty, iterations=n, relax=20, plenty=1).eased for n in (10, 11, 14, 25)]
-    assert shares == pytest.approx([1.0, EASE, EASE**4, EASE**10])
-    assert solve(random_quadratic(30, 0), penalty, iterations=15, relax=20).eased == 1.0
-
-
-def test_a_trial_is_compared_with_where_it_stands_under_the_penalty_that_has_fallen() -> None:
-    """A second step that would do under the old penalty, and does not under the new one, is halved."""
-
-    class Bumped(Quadratic):
-        bump = 0.0
-
-        def __call__(self, gradient: Tensor) -> Smooth:
-            found = super().__call__(gradient)
-            more = self.bump if self.calls == 3 else 0.0
-            return Smooth(found.value + more, 0.0, found.value + more)
-
-    def points(bump: float) -> list[Point]:
-        f, seen = Bumped(*parts), []
-        f.bump = bump
-        gradient, penalty = torch.empty_like(f.vector), torch.full_like(f.vector, 0.3)
-        start = f(gradient)
-        owlqn(f, start.value, gradient, penalty, iterations=2, history=5, watch=seen.append, plenty=99)
-        return seen
-
-    plain = random_quadratic(20, 2)
-    parts = (plain.matrix, plain.vector)
-    first, second = points(0.0)
-    assert second.step == 1.0
-    gained = first.smooth.value + EASE * first.penalty - second.objective
-    assert points(gained + 0.5 * (1 - EASE) * first.penalty)[1].step == 0.5
-
-
-def test_a_penalty_that_moves_nothing_falls_until_it_does() -> None:
-    f = Quadratic(torch.eye(2, dtype=torch.float64), torch.tensor([1.0, 0.5], dtype=torch.float64))
-    found = solve(f, torch.full((2,), 1.1, dtype=torch.float64), plenty=10)
-    torch.testing.assert_close(found.nu, f.vector - 1.1 * EASED)
-    stays = solve(f, torch.full((2,), 4.0, dtype=torch.float64), plenty=10)
-    assert (stays.stopped, stays.iterations, float(stays.nu.abs().sum())) == ("converged", 0, 0.0)
-
-
-def test_who_can_move_when_the_penalty_has_fallen_does() -> None:
-    """One weight without a penalty comes to rest at once; the other may move only after the penalty fell."""
-    f = Quadratic(torch.eye(2, dtype=torch.float64), torch.tensor([0.1, 0.95], dtype=torch.float64))
-    found = solve(f, torch.tensor([0.0, 1.0], dtype=torch.float64), plenty=10)
-    torch.testing.assert_close(found.nu, torch.tensor([0.1, 0.95 - EASED], dtype=torch.float64))
-
-
-def test_no_penalty_does_not_fall() -> None:
-    assert solve(random_quadratic(20, 1), torch.zeros(20, dtype=torch.float64), plenty=99).eased == 1.0
-
-
-def test_it_tells_when_the_penalty_ended() -> None:
-    f = random_quadratic(30, 0)
-    penalty = torch.full_like(f.vector, 0.1)
-    assert solve(f, penalty, iterations=20, relax=7).relaxed == 7
-    assert solve(random_quadratic(30, 0), penalty, iterations=20).relaxed is None
-
-
 def test_a_search_that_failed_at_once_is_told_as_such() -> None:
     class Cliff(Quadratic):
         def __call__(self, gradient: Tensor) -> Smooth:
@@ -432,4 +205,4 @@ def test_a_search_that_failed_at_once_is_told_as_such() -> None:
             return found if not self.point.any() else Smooth(np.nan, 0.0, np.nan)
 
     f = Cliff(torch.eye(5, dtype=torch.float64), torch.ones(5, dtype=torch.float64))
-    assert solve(f, torch.full((5,), 0.1, dtype=torch.float64), relax=3).stopped == "line-search"
+    assert solve(f, torch.full((5,), 0.1, dtype=torch.float64)).stopped == "line-search"

@@ -28,7 +28,6 @@ _BORROWED = "An article without a body takes the body of the nearest earlier one
 _ELEVEN = "The paper's labels 35 to 45 hold only 311 documents; these eleven topics hold 1,766."
 _SUBSET = "Sizes follow the file: a part of TinyImage gives a smaller task than the paper's."
 
-
 _PAPER_REUTERS = Paper(0.9062, 0.7789, 192, 0.78, 0.9635, 0.9479, "5.26M")
 _PAPER_REUTERS_ID = Paper(0.9196, 0.7991, 160, None, 0.8625, 0.8313, "5.26M")
 
@@ -278,7 +277,20 @@ _PLANS = (
     ),
 )
 
-SCENARIOS: dict[str, Plan] = {plan.name: plan for plan in _PLANS}
+_AUGMENTED = tuple(
+    dataclasses.replace(
+        plan,
+        name=f"{plan.name}-augmented",
+        summary=f"`{plan.name}`, learnt from pictures that are mirrored and shifted at every step",
+        recipe=dataclasses.replace(plan.recipe, augmentation="mirror-shift"),
+        paper=None,
+        note="Ours, not in the paper: such a model remembers the mirrored and shifted copies of a picture too.",
+    )
+    for plan in _PLANS
+    if plan.name in ("c10-t", "cifar10-id")
+)
+
+SCENARIOS: dict[str, Plan] = {plan.name: plan for plan in (*_PLANS, *_AUGMENTED)}
 
 
 def plan_named(name: str) -> Plan:

@@ -53,14 +53,6 @@ class History:
         curved = (self.products[:m].diagonal() > CURVATURE * self.products[m:].diagonal()).tolist()
         self.order = [slot for slot in self.order if curved[slot]]
 
-    def lengthen(self, length: int) -> None:
-        """Make room for more pairs; those that are there stay."""
-        m, kept, old = self.length, self.order, self.pairs[:, : self.size]
-        self.length, self.order = length, list(range(len(kept)))
-        self.pairs = old.new_zeros(2 * length, self.size)
-        self.pairs[: len(kept)], self.pairs[length : length + len(kept)] = old[kept], old[[m + slot for slot in kept]]
-        self.products = (self.pairs @ self.pairs[length:].T).double()
-
     def add(self, s: Tensor, y: Tensor) -> None:
         """Put a pair in the place of the oldest."""
         m = self.length

@@ -8,7 +8,6 @@ from forsaken._random import generator
 from forsaken.data.samples import Samples, join
 from forsaken.unlearning.request import Request
 
-SOURCES = ("anchors", "retain")
 _DRAW = 11  # purpose of the seed
 
 
@@ -20,22 +19,19 @@ class Keepers:
     ----------
     anchors : Samples or None
         Whose answers are held: retain samples first, then references.
-    retained : int
-        How many of the anchors are retain samples.
     guard : Samples or None
         From whom the importance of the weights is measured.
     source : str
-        Who they are, for the result.
+        Who the guard is, for the result: "retain", "reference" or "none".
     """
 
     anchors: Samples | None
-    retained: int
     guard: Samples | None
     source: str
 
     def notes(self, *, importance: bool) -> list[str]:
         """Say what stood in for retain samples that were not given; `importance`: whether it is measured at all."""
-        if self.source.startswith("retain"):
+        if self.source == "retain":
             return []
         used = (("importance", importance and self.guard is not None), ("anchor", self.anchors is not None))
         parts = [name for name, there in used if there]
@@ -46,8 +42,10 @@ class Keepers:
         return [f"no retain samples were given: {' and '.join(parts)} come from the references"]
 
 
-def keepers(request: Request, *, hold: bool, references: int, importance_from: str) -> Keepers:
+def keepers(request: Request, *, hold: bool, references: int) -> Keepers:
     """Return who holds the model in place.
+
+    The importance comes from the retain samples, or from all references where there are no retain samples.
 
     Parameters
     ----------
@@ -57,18 +55,13 @@ def keepers(request: Request, *, hold: bool, references: int, importance_from: s
         Whether there are anchors at all.
     references : int
         How many references, at most, are anchors too.
-    importance_from : {"retain", "anchors"}
-        Who speaks for the importance. Where there are no retain samples, all references stand in for them.
     """
     retain, reference = request.retain, request.reference
-    parts = {} if retain is None else {"retain": Samples(retain.inputs)}
+    parts = [] if retain is None else [Samples(retain.inputs)]
     if reference is not None and references:
         order = generator(request.seed, _DRAW).permutation(len(reference))
-        parts["reference"] = Samples(reference.rows(order[:references]).inputs)
-    both = join(list(parts.values())) if parts else None
-    anchors, retained = both if hold else None, 0 if retain is None else len(retain)
-    if importance_from == "anchors" and both is not None:
-        return Keepers(anchors, retained, both, " and ".join(parts))
+        parts.append(Samples(reference.rows(order[:references]).inputs))
+    anchors = join(parts) if hold and parts else None
     if retain is not None:
-        return Keepers(anchors, retained, retain, "retain")
-    return Keepers(anchors, retained, reference, "none" if reference is None else "reference")
+        return Keepers(anchors, retain, "retain")
+    return Keepers(anchors, reference, "none" if reference is None else "reference")

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from forsaken.data.nest import leaves
 from forsaken.data.samples import Samples
 from forsaken.models.linear import LinearModel
 from forsaken.models.logits import LogitModel
@@ -60,6 +61,10 @@ class Narrow:
             warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
             return placed.to_sparse_csr()
 
+    def turned(self, part: Tensor) -> Tensor:
+        """Transpose a part, or a matrix that is to be one, where the weight is kept transposed."""
+        return part.t() if self.sparse else part
+
     def positions(self, narrow: Tensor, size: int) -> Tensor:
         """Return where entries of the part that is looked at stand in the weight; both are flat, and it has `size`."""
         used = self.used.to(narrow.device)
@@ -75,31 +80,42 @@ def narrowing(adapter: LogitModel, samples: Iterable[Samples]) -> Narrow | None:
 
     The model must be that layer, or a plain `nn.Sequential` that begins with it, called with one matrix of floats.
     """
-    found = _first(adapter.model, "")
-    parts = [part.inputs for part in samples]
-    if adapter.call is not None or found is None or not parts:
+    found, parts = first_linear(adapter), list(samples)
+    if found is None or not parts:
         return None
     name, layer = found
-    shared = sum(weight is layer.weight for _, weight in adapter.model.named_parameters(remove_duplicate=False))
-    if shared > 1 or not layer.weight.requires_grad:
+    used = used_columns(layer, parts)
+    if used is None:
         return None
-    used, filled, numbers = torch.zeros(layer.weight.shape[1], dtype=torch.bool), 0, 0
-    for part in parts:
-        if (
-            not isinstance(part, Tensor)
-            or part.dim() != 2
-            or not part.is_floating_point()
-            or part.shape[1] != len(used)
-        ):
-            return None
-        there = part != 0
-        used |= there.any(0).cpu()
-        filled, numbers = filled + int(there.sum()), numbers + part.shape[0]
     count = int(used.sum())
-    sparse = adapter.device.type == "cpu" and filled <= _SPARSE * numbers * count
+    filled = sum(int((leaf != 0).sum()) for part in parts for leaf in leaves(part.inputs))
+    sparse = adapter.device.type == "cpu" and filled <= _SPARSE * sum(map(len, parts)) * count
     if count == 0 or (count > _WORTH * len(used) and not sparse):
         return None
     return Narrow(f"{name}weight", used.nonzero()[:, 0], len(used), sparse)
+
+
+def first_linear(adapter: LogitModel) -> tuple[str, nn.Linear | LinearModel] | None:
+    """Return the linear layer that alone sees the inputs, with the start of its weights' names."""
+    found = None if adapter.call is not None else _first(adapter.model, "")
+    if found is None:
+        return None
+    weight = found[1].weight
+    shared = sum(other is weight for _, other in adapter.model.named_parameters(remove_duplicate=False))
+    return found if shared == 1 and weight.requires_grad else None
+
+
+def used_columns(layer: nn.Linear | LinearModel, samples: Iterable[Samples]) -> Tensor | None:
+    """Return which columns of the layer's weight some sample uses; None where inputs are no matrices of floats."""
+    used = torch.zeros(layer.weight.shape[1], dtype=torch.bool)
+    for part in samples:
+        rows = part.inputs
+        if not isinstance(rows, Tensor) or rows.dim() != 2 or not rows.is_floating_point():
+            return None
+        if rows.shape[1] != len(used):
+            return None
+        used |= (rows != 0).any(0).cpu()
+    return used
 
 
 def _first(module: nn.Module, name: str) -> tuple[str, nn.Linear | LinearModel] | None:

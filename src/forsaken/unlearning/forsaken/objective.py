@@ -28,15 +28,6 @@ def squared_logits(logits: Tensor, target: Tensor) -> Tensor:
     return (centre(logits) - target).square().mean(1)
 
 
-def yielding(distance: Tensor, limit: float) -> Tensor:
-    """Return c (1 − exp(−d/c)): d where it is small, and never more than c, so that what must move far may.
-
-    >>> yielding(torch.tensor([0.01, 100.0]), 1.0)
-    tensor([0.0100, 1.0000])
-    """
-    return -limit * torch.expm1(-distance / limit)
-
-
 def kl(logits: Tensor, target: Tensor) -> Tensor:
     """KL(P ‖ posterior), one number a sample."""
     wanted = target.log_softmax(1)
@@ -79,15 +70,6 @@ class Objective:
         The anchors' weight β.
     batch_size : int or None
         Samples in a microbatch; None takes all at once. Both give the same result to rounding.
-    retained : int
-        How many of the anchors, the first, are held whatever it takes.
-
-    Attributes
-    ----------
-    answers : int
-        How many numbers are to be reached or held: samples x classes.
-    let_go : float or None
-        The squared distance at which the other anchors are let go: see `yielding`. None, as at first: never.
     """
 
     def __init__(
@@ -102,7 +84,6 @@ class Objective:
         distance: str,
         beta: float,
         batch_size: int | None = None,
-        retained: int = 0,
     ) -> None:
         self.space, self.scale, self.beta = space, scale, beta
         self._slope = -scale  # ∂θ/∂ν
@@ -110,17 +91,16 @@ class Objective:
         self.measure = DISTANCES[distance]
         self.forgotten = len(forget)
         self.anchors = 0 if anchors is None else len(anchors)
-        self._retained = self.forgotten + retained
-        self.let_go: float | None = None
         self.evaluations = 0
         device = space.adapter.device
         everything = forget if anchors is None else join([_bare(forget), _bare(anchors)])
         wanted = target if anchored is None else torch.cat([target, anchored])
-        self._samples, self._size, self.answers = everything, batch_size, wanted.numel()
+        self._samples, self._size = everything, batch_size
         placed = [space.place(part.inputs) for part in everything.batches(batch_size)]
         rows = torch.split(wanted.to(device), batch_size or len(everything))
         self._batches = [
-            (space.thinned(inputs), space.led(inputs), part) for inputs, part in zip(placed, rows, strict=True)
+            (space.thinned(inputs), space.prefix_outputs(inputs), part)
+            for inputs, part in zip(placed, rows, strict=True)
         ]
 
     def inputs_kept(self) -> bool:
@@ -160,8 +140,8 @@ class Objective:
         weights = list(self.space.parts.values())
         sums = torch.zeros(2, dtype=torch.float64, device=self.space.adapter.device)
         seen = 0
-        for inputs, led, wanted in self._batches:
-            parts = self._parts(self._logits(inputs, led), wanted, seen)
+        for inputs, prefixed, wanted in self._batches:
+            parts = self._parts(self._logits(inputs, prefixed), wanted, seen)
             found = torch.autograd.grad(parts[0] + self.beta * parts[1], weights, allow_unused=True)
             self._collect(found, gradient, first=seen == 0)
             sums += torch.stack([parts[0].detach(), parts[1].detach()])
@@ -169,9 +149,9 @@ class Objective:
         distance, anchor = sums.tolist()
         return Smooth(distance, anchor, distance + self.beta * anchor)
 
-    def _logits(self, inputs: Nest, led: tuple[Tensor, ...] | None) -> Tensor:
+    def _logits(self, inputs: Nest, prefixed: tuple[Tensor, ...] | None) -> Tensor:
         try:
-            logits = self.space.logits(inputs, led=led).double()
+            logits = self.space.logits(inputs, prefixed=prefixed).double()
         except torch.OutOfMemoryError as error:
             raise ForsakenError("a batch does not fit into memory; give batch_size= with fewer samples") from error
         if not logits.requires_grad:
@@ -186,14 +166,8 @@ class Objective:
         zero = logits.new_zeros(())
         distance = self.measure(logits[:cut], wanted[:cut]).sum() / self.forgotten if cut else zero
         still = cut < len(wanted)
-        return distance, self._anchored(logits[cut:], wanted[cut:], seen + cut) if still else zero
-
-    def _anchored(self, logits: Tensor, wanted: Tensor, first: int) -> Tensor:
-        moved = squared_logits(logits, wanted)
-        if self.let_go is not None:
-            held = min(max(self._retained - first, 0), len(moved))
-            moved = torch.cat([moved[:held], yielding(moved[held:], self.let_go)])
-        return moved.sum() / self.anchors
+        anchor = squared_logits(logits[cut:], wanted[cut:]).sum() / self.anchors if still else zero
+        return distance, anchor
 
     def _collect(self, found: tuple[Tensor | None, ...], gradient: Tensor, *, first: bool) -> None:
         # ∂/∂ν = −s ⊙ ∂/∂θ; scaling while copying saves a pass over d numbers.

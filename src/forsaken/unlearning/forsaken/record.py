@@ -15,18 +15,21 @@ from forsaken.unlearning.forsaken.space import ParameterSpace
 _SMALL = 2**31  # positions below it fit into 32 bits
 
 
-def mask_of(space: ParameterSpace, mu: Tensor, student: nn.Module, settings: Mapping[str, Any]) -> Mask:
-    """Apply θ = θ_0 − μ to `student`, and return the mask of what changed, bit for bit."""
+def mask_of(
+    space: ParameterSpace, mu: Tensor, student: nn.Module, settings: Mapping[str, Any], base: str | None = None
+) -> Mask:
+    """Apply θ = θ_0 − μ to `student`, and return the mask of what changed, bit for bit.
+
+    `base` is the fingerprint of the weights as they are, where it is known: to hash them takes longer than some passes.
+    """
     space.restore_buffers()
-    base = fingerprint(student)
+    base = fingerprint(student) if base is None else base
     named = dict(student.named_parameters())
     entries: dict[str, Entries] = {}
     with torch.no_grad():
-        for name, cut in space.slices.items():
+        for name, near, step in space.changes(mu):
             weights = named[name]
             old = weights.detach().reshape(-1)
-            inside = mu[cut].nonzero()[:, 0]
-            near, step = space.positions(name, inside), mu[cut][inside]
             before = old[near]
             after = (before.to(space.dtype) - step).to(old.dtype)
             moved = ~same_bits(before, after)

@@ -32,16 +32,11 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What an optimiser found: ν, after how many iterations, why it stopped there, and what became of the penalty.
-
-    It ended at iteration `relaxed`, if at all; until then it had fallen to the share `eased` of itself.
-    """
+    """What an optimiser found: ν, after how many iterations, and why it stopped there."""
 
     nu: Tensor
     iterations: int
     stopped: str
-    relaxed: int | None = None
-    eased: float = 1.0
 
 
 Watch: TypeAlias = Callable[[Point], "str | None"]

@@ -15,8 +15,9 @@ from forsaken.data.nest import Nest
 from forsaken.data.samples import Samples
 from forsaken.errors import ModelError, SettingsError
 from forsaken.models.logits import LogitModel
-from forsaken.unlearning.forsaken.lead import Lead
+from forsaken.unlearning.forsaken.first_layer import FirstLayer
 from forsaken.unlearning.forsaken.narrow import Narrow
+from forsaken.unlearning.forsaken.prefix import FrozenPrefix
 
 _AT_ONCE, _MANY = {"cpu": 64}, 1024  # pictures or texts in a pass
 
@@ -40,10 +41,10 @@ class ParameterSpace:
         The number of trainable numbers in the whole model, chosen or not.
     chosen : int
         The number of chosen ones, with those that no sample at hand uses.
-    narrow : Narrow or None
-        Which columns of the first weight are looked at, where not all are; `place` leaves out the inputs before the
-        others.
-    lead : Lead or None
+    narrow : Narrow, FirstLayer or None
+        Which columns of the first weight take part, where not all do, or in which coordinates it moves; `place` turns
+        inputs into what that takes.
+    prefix : FrozenPrefix or None
         The first layers, where they are left as they are; their weights, `left`, are not among the chosen.
     """
 
@@ -51,8 +52,8 @@ class ParameterSpace:
         self,
         adapter: LogitModel,
         chosen: Filter | None = None,
-        narrow: Callable[[], Narrow | None] = lambda: None,
-        lead: Callable[[dict[str, nn.Parameter]], Lead | None] = lambda _: None,
+        narrow: Callable[[], Narrow | FirstLayer | None] = lambda: None,
+        prefix: Callable[[dict[str, nn.Parameter]], FrozenPrefix | None] = lambda _: None,
     ) -> None:
         named = dict(adapter.model.named_parameters())
         free = {name: p for name, p in named.items() if p.requires_grad}
@@ -64,14 +65,16 @@ class ParameterSpace:
         picked = choose(free, named, chosen)
         self.adapter = adapter
         self._buffers = {name: buffer.clone() for name, buffer in adapter.model.named_buffers()}
-        self.lead = lead(picked)
-        self.restore_buffers()  # as a trial of the lead may have changed them
-        if self.lead is not None:
-            picked = {name: p for name, p in picked.items() if name not in self.lead.weights}
+        self.prefix = prefix(picked)
+        self.restore_buffers()  # as a trial of the prefix may have changed them
+        if self.prefix is not None:
+            picked = {name: p for name, p in picked.items() if name not in self.prefix.weights}
         self.chosen = sum(p.numel() for p in picked.values())
-        self.left = [] if self.lead is None else sorted(self.lead.weights)
+        self.left = [] if self.prefix is None else sorted(self.prefix.weights)
         found = narrow()
         self.narrow = found if found is not None and found.name in picked else None
+        if isinstance(self.narrow, FirstLayer):
+            picked = {name: p for name, p in picked.items() if name not in self.narrow.left_out}
         values = {name: self._cut(name, p.detach()) for name, p in picked.items()}
         self._last = _pictures(adapter.model)
         self.trainable = sum(p.numel() for p in free.values())
@@ -102,32 +105,39 @@ class ParameterSpace:
         """Return placed inputs without their zeros, where that is faster; for `logits` alone."""
         return self.narrow.thinned(placed) if self.narrow is not None and isinstance(placed, Tensor) else placed
 
-    def positions(self, name: str, entries: Tensor) -> Tensor:
-        """Return where entries of a flat part stand in the whole parameter."""
-        if self.narrow is None or self.narrow.name != name:
-            return entries
-        return self.narrow.positions(entries, self.adapter.model.get_parameter(name).numel())
+    def changes(self, mu: Tensor) -> Iterator[tuple[str, Tensor, Tensor]]:
+        """Return, by parameter, the flat positions where a vector like θ is not zero, and its values there."""
+        for name, cut in self.slices.items():
+            if isinstance(self.narrow, FirstLayer) and self.narrow.name == name:
+                for own, (places, values) in self.narrow.entries(mu[cut].view(self.parts[name].shape)).items():
+                    yield own, places, values
+                continue
+            inside = mu[cut].nonzero()[:, 0]
+            values = mu[cut][inside]
+            if isinstance(self.narrow, Narrow) and self.narrow.name == name:
+                inside = self.narrow.positions(inside, self.adapter.model.get_parameter(name).numel())
+            yield name, inside, values
 
     def turned(self, name: str, part: Tensor) -> Tensor:
-        """Return a part as its layer has it, or what has the layer's shape as the part has it."""
-        return part.t() if self.narrow is not None and self.narrow.name == name and self.narrow.sparse else part
+        """Reshape a part to what its layer takes, or a matrix of that shape back to the part's."""
+        return part if self.narrow is None or self.narrow.name != name else self.narrow.turned(part)
 
     def _cut(self, name: str, value: Tensor) -> Tensor:
         return self.narrow.cut(value) if self.narrow is not None and self.narrow.name == name else value
 
-    def led(self, inputs: Nest) -> tuple[Tensor, ...] | None:
+    def prefix_outputs(self, inputs: Nest) -> tuple[Tensor, ...] | None:
         """Return what comes out of the first layers for placed inputs; None where they are not left as they are."""
-        return None if self.lead is None else self.lead.outputs(lambda: self.logits(inputs))
+        return None if self.prefix is None else self.prefix.outputs(lambda: self.logits(inputs))
 
     def logits(
-        self, inputs: Nest, parts: dict[str, Tensor] | None = None, led: tuple[Tensor, ...] | None = None
+        self, inputs: Nest, parts: dict[str, Tensor] | None = None, prefixed: tuple[Tensor, ...] | None = None
     ) -> Tensor:
-        """Return the logits (samples x classes) at `parts`, by default at θ; `led`: what the first layers say."""
+        """Return the logits (samples x classes) at `parts`, by default θ; `prefixed`: their `prefix_outputs`."""
         weights = self.parts if parts is None else parts
         cast = {f"model.{name}": self.turned(name, part).to(self.dtypes[name]) for name, part in weights.items()}
         for name in self._last.intersection(weights):
             cast[f"model.{name}"] = cast[f"model.{name}"].contiguous(memory_format=torch.channels_last)
-        with nullcontext() if self.lead is None or led is None else self.lead.giving(led):
+        with nullcontext() if self.prefix is None or prefixed is None else self.prefix.giving(prefixed):
             output: Tensor = functional_call(self.adapter, cast, (inputs,))
         return output
 

@@ -10,7 +10,6 @@ from forsaken.unlearning.forsaken.search import Point
 
 STOPS = ("calibrated", "converged", "none")
 SETTLED, SPAN = 1e-4, 5  # converged: the objective changed by less than this share of itself over so many iterations
-CHOSEN = 1e-2  # the share of the distance at which it is clear which weights must move
 
 
 class Watcher:
@@ -22,29 +21,14 @@ class Watcher:
         When to stop before the last iteration.
     bound : float or None
         The distance at which "calibrated" stops.
-    close : float or None
-        The distance that is close enough under every rule.
-    chosen : float or None
-        The distance at which the optimiser is told, once, that the weights are chosen; it may go on with them alone.
     trainable, iterations : int
         The model's trainable parameters; the most iterations.
     progress : callable
         Told about each iteration.
     """
 
-    def __init__(
-        self,
-        rule: str,
-        bound: float | None,
-        trainable: int,
-        iterations: int,
-        progress: Progress,
-        *,
-        close: float | None = None,
-        chosen: float | None = None,
-    ) -> None:
+    def __init__(self, rule: str, bound: float | None, trainable: int, iterations: int, progress: Progress) -> None:
         self.rule, self.bound, self.trainable, self.iterations = rule, bound, trainable, iterations
-        self.close, self.chosen = close, chosen
         self.progress = progress
         self.history: list[Step] = []
         self._begun = time.perf_counter()
@@ -67,11 +51,6 @@ class Watcher:
         self.progress(Tick("forget", point.iteration, self.iterations, f"objective {point.objective:.4g}"))
         if self.rule == "calibrated" and self.bound is not None and smooth.distance <= self.bound:
             return "calibrated"
-        if self.close is not None and smooth.distance <= self.close:
-            return "close"
-        if self.chosen is not None and smooth.distance <= self.chosen:
-            self.chosen = None
-            return "chosen"
         if self.rule == "converged" and len(self.history) > SPAN:
             earlier = self.history[-1 - SPAN].objective
             if abs(earlier - point.objective) < SETTLED * abs(point.objective):

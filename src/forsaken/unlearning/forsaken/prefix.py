@@ -1,7 +1,7 @@
-"""The first layers, left as they are: what comes out of them is computed once, and passes begin after them.
+"""A frozen prefix: the first layers stay as they are, so that their outputs are computed once for all passes.
 
 Convolutions that come first see the largest pictures: in VGG-16 the first seven hold an eighth of the weights and take
-three fifths of the arithmetic. What such layers say of a sample does not change while those after them do.
+three fifths of the arithmetic.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TRIED = 2  # samples on which it is tried
 
 
 @dataclass(frozen=True, slots=True)
-class Lead:
+class FrozenPrefix:
     """The first layers of a model.
 
     Attributes
@@ -85,14 +85,14 @@ def nothing(like: Tensor) -> Tensor:
     return torch.full((), math.nan, dtype=like.dtype, device=like.device).expand(like.shape)
 
 
-def leading(
+def frozen_prefix(
     adapter: LogitModel, samples: Sequence[Samples], picked: Mapping[str, nn.Parameter], share: float
-) -> Lead | None:
-    """Return the first layers that hold at most a share of the picked weights; None where there is no such lead.
+) -> FrozenPrefix | None:
+    """Return the first layers that hold at most a share of the picked weights; None where there is no such prefix.
 
-    Layers are modules without children. They lead if each is called once, before every layer with other weights, if
-    what they say depends on no picked weight but their own, and if only what the last of them says is used. That is
-    tried on a few samples. The others must be plenty for what they have to do.
+    Layers are modules without children. They are a prefix if each is called once, before every layer with other
+    weights, if their output depends on no picked weight but their own, and if only the output of the last of them is
+    used. That is tried on a few samples. The others must be plenty for what they have to do.
 
     Parameters
     ----------
@@ -112,14 +112,14 @@ def leading(
         layers, names = _within(adapter, few, picked, share * sum(p.numel() for p in picked.values()))
         if not names:
             return None
-        lead, count = Lead(tuple(layers), frozenset(names)), sum(map(len, samples))
-        others = sum(weight.numel() for name, weight in picked.items() if name not in lead.weights)
-        outputs = lead.outputs(lambda: adapter(few))
-        if outputs is None or not _independent(adapter, few, lead, picked):
+        prefix, count = FrozenPrefix(tuple(layers), frozenset(names)), sum(map(len, samples))
+        others = sum(weight.numel() for name, weight in picked.items() if name not in prefix.weights)
+        outputs = prefix.outputs(lambda: adapter(few))
+        if outputs is None or not _independent(adapter, few, prefix, picked):
             return None
         tried = min(_TRIED, len(samples[0]))
         fits = outputs[-1].nbytes / tried * count <= _ROOM
-        return lead if fits and others >= PLENTY * count * adapter(few).shape[1] else None
+        return prefix if fits and others >= PLENTY * count * adapter(few).shape[1] else None
     except Exception:  # noqa: BLE001 (a user's model may raise anything; what is truly wrong shows again elsewhere)
         return None
 
@@ -151,15 +151,15 @@ def _within(
     return layers, names
 
 
-def _independent(adapter: LogitModel, few: Nest, lead: Lead, picked: Mapping[str, nn.Parameter]) -> bool:
-    """Return whether what the lead says hangs on no picked weight but its own."""
+def _independent(adapter: LogitModel, few: Nest, prefix: FrozenPrefix, picked: Mapping[str, nn.Parameter]) -> bool:
+    """Return whether the prefix depends on no picked weight but its own."""
     free: list[bool] = []
     with ExitStack() as stack:
         stack.enter_context(torch.enable_grad())
         for name, weight in picked.items():
             stack.callback(weight.requires_grad_, weight.requires_grad)
-            weight.requires_grad_(name not in lead.weights)
-        stack.enter_context(_hooked(lead.layers, lambda _, __, output: free.append(output.requires_grad)))
+            weight.requires_grad_(name not in prefix.weights)
+        stack.enter_context(_hooked(prefix.layers, lambda _, __, output: free.append(output.requires_grad)))
         adapter(few)
     return not any(free)
 
