@@ -26,7 +26,8 @@ from forsaken.models.logits import as_module
 from forsaken.models.weights import fingerprint
 
 _FORMAT = "forsaken.mask"
-_VERSION = "1"
+_VERSION = "2"
+_READ = ("1", "2")  # version 1 writes the positions of weights that changed as a whole, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,16 @@ class Mask:
     def density(self) -> float:
         """The share of all trainable parameters that changed."""
         return len(self) / self.trainable
+
+    @property
+    def bytes(self) -> int:
+        """How much of a file the entries take that `save` writes, with what undoes it."""
+        parts = [
+            part
+            for each in self.entries.values()
+            for part in ((each.mu, each.original) if _all(each.index) else (each.index, each.mu, each.original))
+        ]
+        return sum(part.nbytes for part in parts if part is not None)
 
     @property
     def revertible(self) -> bool:
@@ -134,7 +145,7 @@ class Mask:
         """
         tensors: dict[str, Tensor] = {}
         for name, part in self.entries.items():
-            tensors[f"index/{name}"] = part.index.cpu()
+            tensors[f"index/{name}"] = part.index[:0].cpu() if _all(part.index) else part.index.cpu()
             tensors[f"mu/{name}"] = part.mu.cpu()
             if revertible and part.original is not None:
                 tensors[f"original/{name}"] = part.original.cpu()
@@ -161,7 +172,7 @@ class Mask:
             raise MaskError(f"{path} is not a mask: it is not a readable safetensors file ({error})") from error
         if about.get("format") != _FORMAT:
             raise MaskError(f"{path} is a safetensors file but not a mask; expected one that Mask.save wrote")
-        if about.get("version") != _VERSION:
+        if about.get("version") not in _READ:
             raise MaskError(f"{path} has version {about.get('version')!r}, this package reads {_VERSION!r}")
         try:
             return _from_file(about, tensors)
@@ -171,10 +182,13 @@ class Mask:
 
 def _from_file(about: Mapping[str, str], tensors: Mapping[str, Tensor]) -> Mask:
     entries = {}
-    for key, index in tensors.items():
+    for key, found in tensors.items():
         kind, _, name = key.partition("/")
         if kind == "index":
-            part = Entries(index, tensors[f"mu/{name}"], tensors.get(f"original/{name}"))
+            steps = tensors[f"mu/{name}"]
+            whole = found.numel() == 0 and about["version"] != "1"
+            index = torch.arange(steps.numel(), dtype=found.dtype) if whole else found
+            part = Entries(index, steps, tensors.get(f"original/{name}"))
             others = [part.mu] if part.original is None else [part.mu, part.original]
             if any(index.shape != other.shape or index.dim() != 1 for other in others):
                 raise ValueError(f"the entries of {name} disagree in number")
@@ -187,6 +201,11 @@ def _from_file(about: Mapping[str, str], tensors: Mapping[str, Tensor]) -> Mask:
     if trainable < 1 or not isinstance(settings, dict):
         raise ValueError(f"trainable is {trainable}, or the settings are not a table")
     return Mask(entries, trainable, about["base"], about["new"], settings)
+
+
+def _all(index: Tensor) -> bool:
+    """Return whether positions are 0, 1, 2, ...: those of a weight that changed from its first entry on."""
+    return len(index) > 0 and int(index[0]) == 0 and bool((index[1:] - index[:-1] == 1).all())
 
 
 def _fits(index: Tensor, weights: Tensor | None) -> bool:

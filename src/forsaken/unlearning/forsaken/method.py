@@ -269,7 +269,8 @@ class Forsaken(Unlearner):
             "views": len(parts) - 1 and len(target) // len(request.forget) - 1,
         }
         spread = None if request.references is None else request.references.spread
-        enough = self.tolerance * (_SPREAD if spread is None else spread) * float(target.square().mean().sqrt())
+        extent = float(target.square().mean().sqrt()) or math.sqrt(aim.before)  # uniform targets are zero
+        enough = self.tolerance * (_SPREAD if spread is None else spread) * extent
         with prepared(student):
             if not aim.memorised or math.sqrt(aim.before) <= enough:
                 return self._unchanged(space, student, aim, facts, notes)
@@ -293,6 +294,8 @@ class Forsaken(Unlearner):
             "spread": spread,
             "sample_passes": passed,
             "jacobian": way,
+            "mask_bytes": mask.bytes,
+            "model_bytes": sum(weight.nbytes for weight in student.parameters()),
         }
         return Details(stopped, solver.done, round(passed / len(target)), history, mask, facts, tuple(notes))
 
