@@ -99,11 +99,6 @@ def test_nothing_is_unpickled(path: Path) -> None:
             assert any(given.get(key) == value for key, value in safe.items()), ast.unparse(node)
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_files_are_one_thing(path: Path) -> None:
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= 320
-
-
 def test_every_module_imports() -> None:
     for path in FILES:
         importlib.import_module(name_of(path))

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 from torch.func import jvp
 
-from forsaken.data.nest import Nest, length
+from forsaken.data.nest import Nest, leaves, length, map_nest
 from forsaken.errors import ModelError
 from forsaken.references.curvature import Apply, Curvature
 from forsaken.unlearning.forsaken.first_layer import FirstLayer
-from forsaken.unlearning.forsaken.search import Point, Smooth, Watch
+from forsaken.unlearning.forsaken.search import IMPURE, SLACK, Point, Smooth, Watch
 from forsaken.unlearning.forsaken.space import ParameterSpace
 from forsaken.unlearning.forsaken.targets import centre
 
@@ -133,7 +133,12 @@ class Linearised:
         graphs: list[Tensor] = []
         found: list[Tensor] = []
         for at in range(len(self.batches)):
+            given = None if self._sizes or at else map_nest(torch.clone, self.batches[at][0])
             logits = self._logits(at, self.space.parts)
+            if given is not None:
+                pairs = zip(leaves(given), leaves(self.batches[at][0]), strict=True)
+                if not all(torch.equal(one, other) for one, other in pairs):
+                    raise ModelError(IMPURE)
             found.append(logits.detach())
             if self.rows <= HELD:
                 graphs.append(logits)
@@ -227,8 +232,11 @@ class Solver:
         Sees each round.
     rounds : int
         How many rounds may still come.
+    before : float or None
+        The mean squared distance of the samples to be forgotten as passes without gradients saw it, to make sure once
+        that the model answers the same with gradients.
     done : int
-        How many have been.
+        How many rounds have been.
     """
 
     space: ParameterSpace
@@ -237,6 +245,7 @@ class Solver:
     forgotten: int
     watch: Watch
     rounds: int
+    before: float | None = None
     done: int = 0
 
     def run(self, linear: Linearised, target: Tensor, tolerance: float) -> str:
@@ -253,6 +262,11 @@ class Solver:
         """
         theta, wanted = self.space.theta, target.to(self.space.theta)
         left = wanted - linear.at()
+        if self.before is not None:
+            own = float(left[: self.forgotten].double().square().mean())
+            if not abs(own - self.before) <= SLACK * (1 + self.before):
+                raise ModelError(IMPURE)
+            self.before = None
         near, accuracy = _rms(left), _ACCURACY[1]
         while near > tolerance:
             if self.rounds == 0:

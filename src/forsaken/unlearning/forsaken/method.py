@@ -276,7 +276,7 @@ class Forsaken(Unlearner):
                 return self._unchanged(space, student, aim, facts, notes)
             watcher = Watcher(self.stop, aim.bound, space.trainable, self.rounds, request.progress)
             metric, count = Metric(space, curvature, self.damping), len(request.forget)
-            solver = Solver(space, metric, self.steps, count, watcher, self.rounds)
+            solver = Solver(space, metric, self.steps, count, watcher, self.rounds, aim.before)
             size = self.batch_size or at_once(space, request.forget)
             passed, way, stopped = 0.0, "forward", "tolerance"
             # Views first, less closely, with the samples among them; then the samples alone.

@@ -16,11 +16,9 @@ from torch import Tensor
 from forsaken.data.nest import Nest, leaves
 from forsaken.data.samples import Samples, join
 from forsaken.errors import ForsakenError, ModelError, NonFiniteError
-from forsaken.unlearning.forsaken.search import Smooth
+from forsaken.unlearning.forsaken.search import IMPURE, SLACK, Smooth
 from forsaken.unlearning.forsaken.space import ParameterSpace
 from forsaken.unlearning.forsaken.targets import centre
-
-_SLACK = 1e-2  # how far two calls of a model may differ by rounding, relative to the distance; for half precision
 
 
 def squared_logits(logits: Tensor, target: Tensor) -> Tensor:
@@ -118,12 +116,9 @@ class Objective:
                 "check the model and the targets"
             )
         # passes with gradients may see another model than those without: D elsewhere, anchors not at rest
-        slack = _SLACK * (1 + before)
+        slack = SLACK * (1 + before)
         if abs(start.distance - before) > slack or start.anchor > slack or not self.inputs_kept():
-            raise ModelError(
-                "the model answers differently when it is called again with gradients: it draws random numbers, "
-                "changes its input in place, or takes torch's fast path for transformers (enable_nested_tensor=False)"
-            )
+            raise ModelError(IMPURE)
         return start
 
     def move(self, nu: Tensor, index: Tensor | None = None) -> None:

@@ -156,9 +156,9 @@ def _independent(adapter: LogitModel, few: Nest, prefix: FrozenPrefix, picked: M
     free: list[bool] = []
     with ExitStack() as stack:
         stack.enter_context(torch.enable_grad())
-        for name, weight in picked.items():
+        for name, weight in adapter.model.named_parameters():
             stack.callback(weight.requires_grad_, weight.requires_grad)
-            weight.requires_grad_(name not in prefix.weights)
+            weight.requires_grad_(name in picked and name not in prefix.weights)
         stack.enter_context(_hooked(prefix.layers, lambda _, __, output: free.append(output.requires_grad)))
         adapter(few)
     return not any(free)

@@ -8,6 +8,12 @@ from typing import TypeAlias
 
 from torch import Tensor
 
+SLACK = 1e-2  # how far two calls of a model may differ by rounding, relative to the distance; for half precision
+IMPURE = (
+    "the model answers differently when it is called again with gradients: it draws random numbers, changes its input "
+    "in place, or takes torch's fast path for transformers (enable_nested_tensor=False)"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Smooth:
