@@ -32,7 +32,7 @@ _HALVINGS = 4
 # the second where the network turned out less linear than that.
 _ACCURACY, _AGREES = (0.1, 0.5), 0.4
 _ENOUGH = 0.3  # of the tolerance: what a linear system need not go below
-_SETTLED = 0.98  # a round that leaves more than this share of the distance brings nothing
+_SETTLED, _PATIENCE = 0.98, 3  # so many rounds in a row that leave more than this share of the distance are enough
 
 _NEAR = 1e-3  # of the weights' norm: how far apart the passes of a difference are
 _WAYS = ("forward", "double-backward", "difference")  # how a product with J is computed, the first that works
@@ -267,7 +267,7 @@ class Solver:
             if not abs(own - self.before) <= SLACK * (1 + self.before):
                 raise ModelError(IMPURE)
             self.before = None
-        near, accuracy = _rms(left), _ACCURACY[1]
+        near, accuracy, slow = _rms(left), _ACCURACY[1], 0
         while near > tolerance:
             if self.rounds == 0:
                 return "iterations"
@@ -292,7 +292,8 @@ class Solver:
             )
             if reason is not None:
                 return reason
-            if near > _SETTLED * before:
+            slow = slow + 1 if near > _SETTLED * before else 0
+            if slow == _PATIENCE:
                 return "converged"
         return "tolerance"
 

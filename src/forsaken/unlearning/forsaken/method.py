@@ -212,9 +212,12 @@ class Forsaken(Unlearner):
             return self._by_samples(student, space, request, kept)
 
     def _aim(self, student: nn.Module, request: Request) -> tuple[aims.Aim, dict[str, Any], list[str]]:
+        buffers = {name: buffer.clone() for name, buffer in student.named_buffers()}
         aim = aims.aim(
             self.target, DISTANCES[self.distance], request, lambda part: self._logits(student, request, part)
         )
+        for name, buffer in student.named_buffers():
+            buffer.copy_(buffers[name])  # a call may have written to them
         facts: dict[str, Any] = {"target": aim.name, "distance_before": aim.before, "calibrated": aim.bound}
         notes = list(aim.notes)
         if request.references is not None and aim.name in aims.BY_REFERENCES:
