@@ -25,35 +25,36 @@ class Problems:
 
     def __init__(self, owner: str) -> None:
         self.owner = owner
-        self.found: list[str] = []
+        self.found: list[SettingsError] = []
 
-    def add(self, problem: str) -> None:
-        """Note a problem in the caller's own words."""
-        self.found.append(problem)
+    def add(self, problem: str, *, field: str = "") -> None:
+        """Note a problem in the caller's own words, and the setting that it is about."""
+        self.found.append(SettingsError(problem, field=field))
+
+    def _expect(self, name: str, value: object, expected: str) -> None:
+        self.found.append(SettingsError(field=name, value=value, expected=expected))
 
     def number(self, name: str, value: object, *, least: float, most: float = math.inf) -> None:
         """Note unless `value` is a finite number from `least` to `most`."""
         fits = isinstance(value, int | float) and not isinstance(value, bool)
         if not fits or not least <= value <= min(most, sys.float_info.max):  # type: ignore[operator]
             within = f"from {least:g} to {most:g}" if math.isfinite(most) else f">= {least:g}"
-            self.add(f"{name} is {value!r}, expected a number {within}")
+            self._expect(name, value, f"a number {within}")
 
     def whole(self, name: str, value: object, *, least: int, most: int | None = None) -> None:
         """Note unless `value` is a whole number from `least` to `most`."""
         fits = isinstance(value, int) and not isinstance(value, bool)
         if not fits or value < least or (most is not None and value > most):  # type: ignore[operator]
             within = f">= {least}" if most is None else f"from {least} to {most}"
-            self.add(f"{name} is {value!r}, expected a whole number {within}")
+            self._expect(name, value, f"a whole number {within}")
 
     def choice(self, name: str, value: object, known: Iterable[str]) -> None:
         """Note unless `value` is one of `known`."""
         choices = tuple(known)
         if not isinstance(value, str) or value not in choices:
-            self.add(str(UnknownNameError(name, value, choices)))
+            self.found.append(UnknownNameError(name, value, choices))
 
     def report(self) -> None:
         """Raise all problems as one `SettingsError`, if there are any."""
         if self.found:
-            count = "1 problem" if len(self.found) == 1 else f"{len(self.found)} problems"
-            lines = "".join(f"\n  - {problem}" for problem in self.found)
-            raise SettingsError(f"{self.owner}: {count}{lines}")
+            raise SettingsError.of(self.owner, self.found)

@@ -4,11 +4,58 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import IntEnum
 
 import numpy as np
 import torch
 
 from forsaken.errors import SettingsError
+
+
+class Purpose(IntEnum):
+    """What a generator draws, so that no two draws of one seed share their numbers.
+
+    The numbers are part of every result: change none of them, and give a new purpose a number that is not taken.
+    """
+
+    SCENARIO_ROWS = 1
+    SCENARIO_LABELS = 2
+    SCENARIO_RETAIN = 3
+    SCENARIO_CLASSES = 4
+    ANCHORS = 11
+    CALIBRATION_HALVES = 12
+    RANDOM_LABELS = 21
+    TEACHER_ROWS = 22
+    SALIENCY_ROWS = 23
+    FRESH_WEIGHTS = 24
+    SHARDS = 41
+    SHARD_WEIGHTS = 42
+    SLICE_ORDER = 43
+    PUBLISHED_NOISE = 44
+    DP_NOISE = 45
+    DP_ROWS = 46
+    ORIGINALS = 61
+    RETRAINED = 62
+    WATCHED_ROWS = 63
+    HELD_OUT_TRAININGS = 64
+    ATTACK_TRAININGS = 65
+    ATTACK_HALVES = 66
+    ATTACK_ROWS = 67
+    RELEARNING_ORDER = 68
+    WHITE_BOX_FOLDS = 69
+    STRANGERS_LABELS = 71
+    FOLDS = 81
+    FOLD_TRAININGS = 82
+    JOB_FORGET = 91
+    JOB_REFERENCE = 92
+    JOB_RETAIN = 93
+    JOB_TRAIN = 94
+    JOB_TEST = 95
+    JOB_MEMBERS = 96
+    JOB_NONMEMBERS = 97
+    JOB_STRANGERS = 98
+    JOB_DRAWN_RETAIN = 31
+    JOB_JUDGED_KEPT = 32
 
 
 def generator(seed: int, *purpose: int) -> np.random.Generator:

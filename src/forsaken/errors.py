@@ -1,13 +1,16 @@
-"""Everything that Forsaken raises on purpose.
+"""Every error that Forsaken raises on purpose.
 
-Each error names the value, what was expected and what to do, and each has a standard parent, so that
-``except ValueError`` keeps working for those who do not import this module.
+An error carries data: the field it is about, the value, what was expected, and the remedy. Its text is made from them
+when it is shown, so whoever catches an error reads its attributes and never takes its text apart. Each class also has a
+standard parent, so ``except ValueError`` works for callers who do not import this module.
 """
 
 from __future__ import annotations
 
+import copy
 import difflib
 from collections.abc import Iterable, Sequence
+from typing import Self
 
 __all__ = [
     "DataError",
@@ -31,7 +34,59 @@ __all__ = [
 
 
 class ForsakenError(Exception):
-    """Parent of every error that Forsaken raises on purpose."""
+    """Parent of every error that Forsaken raises on purpose.
+
+    Parameters
+    ----------
+    problem : str
+        What is wrong, in one clause. Without it the text says that `field` is `value`.
+    field : str
+        The argument, setting or key that the error is about, such as "retain"; empty where there is none.
+    value : object
+        What was given. Leave it out where it could be, or could hold, a record that is to be forgotten.
+    expected : str
+        What would have been right.
+    remedy : str
+        What to do, in terms of the Python interface. The command line shows its own remedy by field (`at`).
+
+    >>> str(ForsakenError(field="seed", value=-1, expected="a whole number >= 0", remedy="leave it out"))
+    'seed is -1, expected a whole number >= 0; leave it out'
+    """
+
+    problem: str = ""
+    field: str = ""
+    value: object = None
+    expected: str = ""
+    remedy: str = ""
+
+    def __init__(
+        self, problem: str = "", *, field: str = "", value: object = None, expected: str = "", remedy: str = ""
+    ) -> None:
+        super().__init__(problem or f"{field} is {value!r}")
+        self.problem = problem or f"{field} is {value!r}"
+        self.field, self.value, self.expected, self.remedy = field, value, expected, remedy
+
+    def __str__(self) -> str:
+        expected = f", expected {self.expected}" if self.expected else ""
+        remedy = f"; {self.remedy}" if self.remedy else ""
+        return f"{self.problem}{expected}{remedy}"
+
+    def at(self, field: str | None = None, *, remedy: str | None = None) -> Self:
+        """Return a copy of this error under another field name, or with another remedy.
+
+        >>> str(ForsakenError("there are no retain samples", remedy="give retain=").at(remedy="name [data] retain"))
+        'there are no retain samples; name [data] retain'
+        """
+        other = copy.copy(self)
+        other.__cause__, other.__traceback__ = self.__cause__, self.__traceback__
+        if field is not None:
+            other.problem, other.field = (
+                other.problem.replace(self.field, field, 1) if self.field else other.problem,
+                field,
+            )
+        if remedy is not None:
+            other.remedy = remedy
+        return other
 
 
 class InputError(ForsakenError, ValueError):
@@ -51,8 +106,10 @@ class OverlapError(InputError):
         The rows of the offending set to leave out.
     """
 
-    def __init__(self, message: str, rows: Sequence[int]) -> None:
-        super().__init__(message)
+    rows: tuple[int, ...]
+
+    def __init__(self, problem: str, rows: Sequence[int], *, field: str = "", remedy: str = "") -> None:
+        super().__init__(problem, field=field, remedy=remedy)
         self.rows = tuple(rows)
 
 
@@ -65,8 +122,10 @@ class NotHeldOutError(InputError):
         Which of the samples.
     """
 
-    def __init__(self, message: str, rows: Sequence[int]) -> None:
-        super().__init__(message)
+    rows: tuple[int, ...]
+
+    def __init__(self, problem: str, rows: Sequence[int], *, field: str = "", remedy: str = "") -> None:
+        super().__init__(problem, field=field, remedy=remedy)
         self.rows = tuple(rows)
 
 
@@ -75,7 +134,28 @@ class ModelError(ForsakenError, ValueError):
 
 
 class SettingsError(ForsakenError, ValueError):
-    """One or more settings of a method are wrong; the message lists all of them."""
+    """One or more settings are wrong.
+
+    Attributes
+    ----------
+    problems : tuple of SettingsError
+        One error for each wrong setting, where several were collected (`SettingsError.of`); else empty.
+    """
+
+    problems: tuple[SettingsError, ...] = ()
+
+    @classmethod
+    def of(cls, owner: str, problems: Sequence[SettingsError]) -> SettingsError:
+        """Return one error for all the problems found in the settings of `owner`.
+
+        >>> print(SettingsError.of("Recipe", [SettingsError(field="epochs", value=0, expected="a number > 0")]))
+        Recipe: 1 problem
+          - epochs is 0, expected a number > 0
+        """
+        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+        found = cls(f"{owner}: {count}" + "".join(f"\n  - {problem}" for problem in problems))
+        found.problems = tuple(problems)
+        return found
 
 
 class UnknownNameError(SettingsError):
@@ -91,7 +171,8 @@ class UnknownNameError(SettingsError):
         choices = sorted(known)
         close = difflib.get_close_matches(str(name), choices, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
-        super().__init__(f"unknown {kind} {name!r}{hint} (known: {', '.join(choices)})")
+        known_names = ", ".join(choices)
+        super().__init__(f"unknown {kind} {name!r}{hint} (known: {known_names})", field=kind, value=name, expected="")
 
 
 class NonFiniteError(ForsakenError, ArithmeticError):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
+
+import numpy as np
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +18,9 @@ class Tick:
     total: int
     text: str = ""
 
+
+Array: TypeAlias = np.ndarray[Any, Any]
+"""A NumPy array of any shape and dtype; docstrings say which."""
 
 Progress: TypeAlias = Callable[[Tick], None]
 """Told about each step. It cancels the work by raising; nothing has been changed by then."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from forsaken.auditing.case import Case
@@ -12,8 +10,7 @@ from forsaken.auditing.result import Alarm, Number
 from forsaken.metrics import bootstrap_interval
 from forsaken.models.logits import as_module
 from forsaken.models.weights import fingerprint
-
-Array = np.ndarray[Any, Any]
+from forsaken.types import Array
 
 _WIDTH = 1.96  # standard deviations: a band of 95 %
 _SIGMA = 0.1  # as in U-LiRA: no sample's band is narrower
@@ -111,7 +108,7 @@ def _by_band(case: Case, margins: Array, retrained: Array) -> tuple[Alarm, list[
     others = [outside_band(retrained[at], np.delete(retrained, at, axis=0)) for at in range(len(retrained))]
     usual_below = np.array([each[0].mean() for each in others])
     usual_inside = np.array([1 - each[0].mean() - each[1].mean() for each in others])
-    before = outside_band(case.margins(case.before, case.sets.named("forget")), retrained)
+    before = outside_band(case.margins(case.before, case.sets.need("forget", labels=True)), retrained)
     limit = max(0.05, float(np.quantile(usual_below, 0.975)))
     share = float(below.mean())
     inside = 1 - share - float(above.mean())

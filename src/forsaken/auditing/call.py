@@ -13,7 +13,7 @@ import torch
 from forsaken._checks import Problems
 from forsaken._random import checked_seed
 from forsaken.auditing.alarms import like_the_ensemble, no_op, over_forgetting
-from forsaken.auditing.case import NAMES, Case, Sets, Train, as_models, classes_of, is_network
+from forsaken.auditing.case import Case, Train, as_models, classes_of, is_network
 from forsaken.auditing.ensembles import Ensembles
 from forsaken.auditing.full import Full, check_count
 from forsaken.auditing.held_out import HeldOut
@@ -34,6 +34,7 @@ from forsaken.oracles.shadow import ShadowOracle
 from forsaken.progress import reporter
 from forsaken.provenance import provenance
 from forsaken.references.table import References
+from forsaken.sets import ROLES, Sets
 from forsaken.types import Progress
 from forsaken.unlearning.base import Unlearner
 from forsaken.unlearning.forsaken.aims import OUT_OF_FOLD
@@ -228,7 +229,7 @@ class _Run:
         self.found["warnings"] += full.warnings()
         self.found["roc"], self.found["margins"], self.found["klom"] = full.curves(), full.worst(), full.klom()
         own = {
-            who: case.margins(model, case.sets.named("forget"))
+            who: case.margins(model, case.sets.need("forget", labels=True))
             for who, model in (("before", case.before), ("after", case.after))
         }
         self.margins = own["after"], matrices.margins[RETRAINED]["forget"]
@@ -256,7 +257,7 @@ class _Run:
         self.settings |= {
             "seed": case.seed,
             "method": None if method is None else {"class": type(method).__name__, **method.settings},
-            "counts": {name: len(part) for name in NAMES if (part := getattr(case.sets, name)) is not None},
+            "counts": {name: len(part) for name in ROLES if (part := getattr(case.sets, name)) is not None},
             "recipe": case.training.recipe.to_dict() if isinstance(case.training, Training) else None,
             "device": str(self.device),
         }

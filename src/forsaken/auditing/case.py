@@ -4,113 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from torch import nn
 
-from forsaken.data.nest import row_keys, shape_of
-from forsaken.data.samples import Samples, join
+from forsaken.data.samples import Samples
 from forsaken.errors import InputError, SettingsError
 from forsaken.metrics import margins
 from forsaken.models.linear import LinearModel
 from forsaken.models.logits import Forward, as_module, called_plainly, predict_logits
 from forsaken.models.train import Training
 from forsaken.oracles.shadow import ShadowOracle, top_posteriors
+from forsaken.sets import Sets
+from forsaken.types import Array
 from forsaken.unlearning.base import Unlearner
 
-Array = np.ndarray[Any, Any]
 Train: TypeAlias = Callable[[Samples, int], Any]
 """Trains a model like the audited one on samples, by a seed."""
 
-NAMES = ("forget", "kept", "retain", "test", "reference", "nonmembers")
 
+def comparison(sets: Sets, draw: np.random.Generator) -> tuple[Samples, Samples]:
+    """Return samples like the forgotten ones that no model was trained on, at most as many, and the test samples.
 
-@dataclass(frozen=True)
-class Sets:
-    """The samples of an audit. All but `forget` may be missing; what needs them says so.
-
-    Attributes
-    ----------
-    forget : Samples
-        What was to be forgotten.
-    kept : Samples or None
-        The training samples that were to be kept and that the method did not use.
-    retain : Samples or None
-        Those that the method used. Kept and retained samples together are what a retrained model learns from.
-    test : Samples or None
-        Labelled samples of the task that no model was trained on.
-    reference : Samples or None
-        What the method was given as references.
-    nonmembers : Samples or None
-        Labelled samples like the forgotten ones that no model was trained on; the test samples where there are none.
+    Where no non-members are given, test samples stand in, and the second set is the rest of them: what an attack
+    judges must be no part of what it learns from.
     """
-
-    forget: Samples
-    kept: Samples | None = None
-    retain: Samples | None = None
-    test: Samples | None = None
-    reference: Samples | None = None
-    nonmembers: Samples | None = None
-
-    def __post_init__(self) -> None:
-        shape = shape_of(self.forget.inputs)
-        for name in NAMES:
-            part: Samples | None = getattr(self, name)
-            if part is not None and shape_of(part.inputs) != shape:
-                raise InputError(
-                    f"{name} holds samples of shape {shape_of(part.inputs)}, but forget of shape {shape}; give both as "
-                    "the model takes them"
-                )
-
-    @cached_property
-    def remaining(self) -> Samples:
-        """What a retrained model learns from, with labels."""
-        parts = [self.named(name) for name in ("kept", "retain") if getattr(self, name) is not None]
-        if not parts:
-            raise InputError(
-                "models cannot be retrained without the remaining training data; give them: kept=(inputs, labels), and "
-                "retain=(inputs, labels) for those that the method used"
-            )
-        return join(parts)
-
-    @cached_property
-    def train(self) -> Samples:
-        """What the audited model learnt from: the remaining data, then the forgotten samples."""
-        return join([self.remaining, self.named("forget")])
-
-    @cached_property
-    def train_keys(self) -> list[bytes]:
-        """A key for each row of `train`, equal where rows are equal."""
-        return row_keys(self.train.inputs)
-
-    def strangers(self, draw: np.random.Generator) -> tuple[Samples, Samples]:
-        """Return samples like the forgotten ones that no model was trained on, at most as many, and the test samples.
-
-        Where no non-members are given, test samples stand in, and the second set is the rest of them: what an attack
-        judges must be no part of what it learns from.
-        """
-        count = len(self.forget)
-        if self.nonmembers is not None:
-            return some(self.named("nonmembers"), count, draw), self.named("test")
-        test = self.named("test")
-        order = draw.permutation(len(test))
-        if len(test) <= count:
-            raise InputError(
-                f"test holds {len(test)} samples, and as many as are forgotten ({count}) are taken from it to compare "
-                "with, so that none is left; give nonmembers=(inputs, labels), or more test samples"
-            )
-        return test.rows(np.sort(order[:count])), test.rows(np.sort(order[count:]))
-
-    def named(self, name: str) -> Samples:
-        """Return a set that must be there, with labels."""
-        part: Samples | None = getattr(self, name)
-        if part is None or part.labels is None:
-            found = "is not given" if part is None else "has no labels"
-            raise InputError(f"{name} {found}, and this part of the audit needs it; give {name}=(inputs, labels)")
-        return part
+    count = len(sets.forget)
+    test = sets.need("test", labels=True)
+    if sets.nonmembers is not None:
+        return some(sets.need("nonmembers", labels=True), count, draw), test
+    order = draw.permutation(len(test))
+    if len(test) <= count:
+        raise InputError(
+            f"test holds {len(test)} samples, and as many as are forgotten ({count}) are taken from it to compare "
+            "with, so that none is left",
+            field="nonmembers",
+            remedy="give nonmembers=(inputs, labels), or more test samples",
+        )
+    return test.rows(np.sort(order[:count])), test.rows(np.sort(order[count:]))
 
 
 class Seen(NamedTuple):

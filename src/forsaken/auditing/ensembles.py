@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from forsaken._random import generator
+from forsaken._random import Purpose, generator
 from forsaken.auditing.case import Case, labels_of, some
 from forsaken.auditing.held_out import HeldOut
 from forsaken.auditing.identity import cachable, method_identity, training_identity
@@ -33,14 +33,11 @@ from forsaken.models.ensemble import at_once_for, vectorises
 from forsaken.models.train import Training
 from forsaken.references.curvature import Curvature
 from forsaken.references.table import References
-from forsaken.types import Progress, Tick, silent
+from forsaken.types import Array, Progress, Tick, silent
 from forsaken.unlearning.base import Unlearner
 from forsaken.unlearning.retrain import Retrain
 from forsaken.unlearning.upfront import UpfrontUnlearner
 
-Array = np.ndarray[Any, Any]
-
-_ORIGINAL, _RETRAINED, _WATCHED = 61, 62, 63  # purposes of the seed
 _PARTS_A_MODEL = 100  # of a progress bar
 WATCHED = 500
 
@@ -89,8 +86,12 @@ class Ensembles:
                     f"{name} trains its own model before anything is forgotten, so that it cannot be run on originals "
                     "that were trained plainly; compare it by benchmarks/baselines.py"
                 )
-        sets, draw = self.case.sets, generator(self.case.seed, _WATCHED)
-        parts = {"forget": sets.named("forget"), "retain": sets.named("kept"), "test": sets.named("test")}
+        sets, draw = self.case.sets, generator(self.case.seed, Purpose.WATCHED_ROWS)
+        parts = {
+            "forget": sets.need("forget", labels=True),
+            "retain": sets.need("kept", labels=True),
+            "test": sets.need("test", labels=True),
+        }
         limited = {name: part if name == "forget" else some(part, self.watched, draw) for name, part in parts.items()}
         object.__setattr__(self, "views", limited)
 
@@ -148,8 +149,8 @@ class Ensembles:
 
     def _wanted(self) -> Iterator[tuple[str, int]]:
         for role, purpose, count in (
-            (BEFORE, _ORIGINAL, self.originals),
-            (RETRAINED, _RETRAINED, self.retrained),
+            (BEFORE, Purpose.ORIGINALS, self.originals),
+            (RETRAINED, Purpose.RETRAINED, self.retrained),
         ):
             for seed in generator(self.case.seed, purpose).integers(2**32, size=count):
                 yield role, int(seed)
@@ -185,7 +186,7 @@ class Ensembles:
         training = self.case.trained
         if not isinstance(training, Training):
             return 1
-        build, few = self.case.build(training), self.case.sets.named("forget")
+        build, few = self.case.build(training), self.case.sets.need("forget", labels=True)
         return at_once_for(build, device=self.device) if vectorises(build, few, device=self.device) else 1
 
     def _done(
@@ -252,7 +253,7 @@ class Ensembles:
         noted = self._noted(result.model, result.seconds) | {"density": np.array(result.density)}
         if table is not None:
             said = table.logits(sets.forget).double().numpy()
-            noted["targets"] = margins(said, labels_of(sets.named("forget")))
+            noted["targets"] = margins(said, labels_of(sets.need("forget", labels=True)))
             noted["passes"] = np.array(float(result.details.facts.get("sample_passes", np.nan)))
         return noted
 

@@ -26,8 +26,7 @@ from forsaken.metrics import (
     u_lira,
     u_lira_intervals,
 )
-
-Array = np.ndarray[Any, Any]
+from forsaken.types import Array
 
 LEAST = 4  # originals, below which no number would mean anything
 _SAME = 1e-9  # margins that differ by less are those of one model

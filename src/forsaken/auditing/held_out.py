@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from forsaken._random import generator, torch_seed
-from forsaken.auditing.case import Case, Sets
+from forsaken._random import Purpose, generator, torch_seed
+from forsaken.auditing.case import Case
 from forsaken.auditing.trainings import trained
+from forsaken.data.nest import row_keys
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError, SettingsError
 from forsaken.models.augment import View
@@ -26,11 +27,11 @@ from forsaken.references.keys import as_keys, row_hashes
 from forsaken.references.origin import Costs, Origin
 from forsaken.references.table import References, spread_of
 from forsaken.references.views import CUSTOM, Views
+from forsaken.sets import Sets
+from forsaken.types import Array
 
-Array = np.ndarray[Any, Any]
 By = Literal["row", "group", "forgotten", "all"]
 
-_SEEDS = 64  # purpose of the seed
 _KINDS: dict[By, int] = {"row": 1, "group": 2, "forgotten": 3, "all": 4}
 
 
@@ -93,7 +94,7 @@ class HeldOut:
         groups: Sequence[Any] | None = self.groups
         if self.by == "forgotten":
             groups = [*range(rest), *[-1] * (whole - rest)]
-        fold = deal(sets.train_keys, groups, folds=self.folds, seed=seed)
+        fold = deal(row_keys(sets.train.inputs), groups, folds=self.folds, seed=seed)
         of_forget = fold[rest:]
         return [(np.flatnonzero(fold != at), np.flatnonzero(of_forget == at)) for at in np.unique(of_forget)]
 
@@ -175,7 +176,7 @@ class HeldOut:
 
     def _seeded(self, sets: Sets, seed: int) -> tuple[list[tuple[Array, Array]], Array]:
         parts = self.parts(sets, seed)
-        draw = generator(seed, _SEEDS, 0 if self.by == "all" else self.folds, _KINDS[self.by])
+        draw = generator(seed, Purpose.HELD_OUT_TRAININGS, 0 if self.by == "all" else self.folds, _KINDS[self.by])
         return parts, draw.integers(2**32, size=len(parts))
 
 

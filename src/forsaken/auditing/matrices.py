@@ -9,14 +9,12 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from forsaken._files import write_atomically
 from forsaken.errors import InputError
-
-Array = np.ndarray[Any, Any]
+from forsaken.types import Array
 
 BEFORE, RETRAINED = "before", "retrained"
 PARTS = ("forget", "retain", "test")

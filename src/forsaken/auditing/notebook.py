@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from forsaken._files import write_atomically
 from forsaken.auditing.matrices import packed, unpacked
 from forsaken.errors import InputError
+from forsaken.types import Array
 
-Array = np.ndarray[Any, Any]
 Record = Mapping[str, Array]
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from forsaken.auditing.case import Sets
 from forsaken.data.duplicates import content_keys
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError
+from forsaken.sets import Sets
 
 
 def overlaps(sets: Sets) -> list[str]:

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
-
-import numpy as np
 
 from forsaken.metrics import bootstrap_interval, separation
-
-Array = np.ndarray[Any, Any]
+from forsaken.types import Array
 
 _DRAWS = 400
 

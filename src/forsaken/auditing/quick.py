@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from forsaken.auditing.case import NAMES, Case, labels_of
+from forsaken.auditing.case import Case, labels_of
 from forsaken.auditing.result import Number
 from forsaken.auditing.verdict import View, judge, members
 from forsaken.data.samples import Samples
@@ -14,8 +14,8 @@ from forsaken.errors import InputError, OracleError, UndefinedMetricError
 from forsaken.metrics import bootstrap_interval, catastrophic_forgetting_rate, forgetting_rate
 from forsaken.models.logits import posteriors
 from forsaken.oracles.base import OracleReport
-
-Array = np.ndarray[Any, Any]
+from forsaken.sets import ROLES
+from forsaken.types import Array
 
 _DRAWS = 1000
 _SEEN = 0.01  # a change of a posterior that somebody could see
@@ -115,7 +115,7 @@ class Quick:
         return (np.concatenate(inside), np.concatenate(outside)) if outside else None
 
     def _check_labels(self, classes: int) -> None:
-        for name in NAMES:
+        for name in ROLES:
             part: Samples | None = getattr(self.case.sets, name)
             if part is None or part.labels is None or name == "reference":
                 continue

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from forsaken._random import generator
-from forsaken.auditing.case import Case, some
+from forsaken._random import Purpose, generator
+from forsaken.auditing.case import Case, comparison, some
 from forsaken.auditing.curves import curve
 from forsaken.auditing.power import powerless, unresolved
 from forsaken.auditing.result import Curve, Number
@@ -23,12 +23,9 @@ from forsaken.auditing.trainings import trained
 from forsaken.data.samples import Samples, join
 from forsaken.errors import InputError
 from forsaken.metrics import bootstrap_interval, caught, lira, rmia, roc, separation
-from forsaken.types import Progress, silent
-
-Array = np.ndarray[Any, Any]
+from forsaken.types import Array, Progress, silent
 
 LEAST = 4  # references: two with and two without each candidate
-_SEEDS, _HALVES, _OTHERS = 65, 66, 67  # purposes of the seed
 _POPULATION = 500
 _DRAWS = 400
 _SHARE = 0.01  # of false positives
@@ -79,13 +76,13 @@ class ReferenceModels:
         if count < LEAST or count % 2:
             raise InputError(f"{count} reference models, expected an even number of at least {LEAST}")
         sets = case.sets
-        draw = generator(case.seed, _OTHERS)
-        forgotten = sets.named("forget")
-        others, rest = sets.strangers(draw)
+        draw = generator(case.seed, Purpose.ATTACK_ROWS)
+        forgotten = sets.need("forget", labels=True)
+        others, rest = comparison(sets, draw)
         population = some(rest, _POPULATION, draw)
         candidates = join([forgotten, others])
-        inside = halves(count, len(candidates), generator(case.seed, _HALVES))
-        seeds = [int(seed) for seed in generator(case.seed, _SEEDS).integers(2**32, size=count)]
+        inside = halves(count, len(candidates), generator(case.seed, Purpose.ATTACK_HALVES))
+        seeds = [int(seed) for seed in generator(case.seed, Purpose.ATTACK_TRAININGS).integers(2**32, size=count)]
         data = join([sets.remaining, candidates])
         base = np.arange(len(sets.remaining))
         rows = [np.concatenate([base, len(base) + np.flatnonzero(part)]) for part in inside]

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from forsaken._random import generator, torch_seed
+from forsaken._random import Purpose, generator, torch_seed
 from forsaken.auditing.case import Case, labels_of
 from forsaken.auditing.result import Number
 from forsaken.data.nest import map_nest
@@ -20,7 +20,6 @@ from forsaken.recipe import Recipe
 from forsaken.types import Progress, Tick, silent
 
 MOST = 300  # steps, after which a model counts as not relearning
-_ORDERS = 68  # purpose of the seed
 _SLACK = 1.05  # a loss this near to the goal has reached it
 _REPEATS = 3
 STAGE = "relearn"
@@ -57,7 +56,7 @@ def relearn_steps(
         weight.requires_grad_(weight.is_floating_point())
     optimiser = optimiser_of([weight for weight in student.parameters() if weight.requires_grad], recipe)
     inputs, labels = student.place(forget.inputs), _placed(forget, student)
-    draw = generator(seed, _ORDERS)
+    draw = generator(seed, Purpose.RELEARNING_ORDER)
     size, step = min(recipe.batch_size, len(forget)), 0
     with torch_seed(seed):
         while step < most:
@@ -82,7 +81,7 @@ def mean_loss(model: nn.Module, samples: Samples, forward: Forward | None = None
 
 def relearn_time(case: Case, progress: Progress = silent) -> list[Number]:
     """Return the steps that the model that forgot takes, beside those of retrained models."""
-    forget, recipe = case.sets.named("forget"), case.network.recipe
+    forget, recipe = case.sets.need("forget", labels=True), case.network.recipe
     goal = mean_loss(case.before, forget, case.forward)
     models = [case.after, *case.retrained]
     # One batch holds them all: every order is the same fine-tuning.

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 
 from forsaken.errors import UndefinedMetricError
 from forsaken.metrics import catastrophic_forgetting_rate, forgetting_rate
 from forsaken.oracles.shadow import ShadowOracle
+from forsaken.types import Array
 
-Array = np.ndarray[Any, Any]
 View = Mapping[str, Array]  # posteriors (samples x classes) by set: forget, and kept and test where there are any
 
 

@@ -6,19 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from forsaken._random import generator
-from forsaken.auditing.case import Case, some
+from forsaken._random import Purpose, generator
+from forsaken.auditing.case import Case, comparison, some
 from forsaken.auditing.power import powerless
 from forsaken.auditing.result import Number
 from forsaken.data.samples import Samples, join
 from forsaken.errors import UndefinedMetricError
 from forsaken.metrics import bootstrap_interval, forgetting_rate, separation
 from forsaken.oracles.white_box import WhiteBoxOracle
-from forsaken.types import Progress, silent
+from forsaken.types import Array, Progress, silent
 
-Array = np.ndarray[Any, Any]
-
-_FOLDS = 69  # purpose of the seed
 _MOST = 1000  # kept and test samples that it learns from
 _DRAWS = 400
 LEAST = 20  # forgotten samples, and strangers: two oracles learn from half of them each
@@ -31,12 +28,12 @@ def white_box(case: Case, progress: Progress = silent) -> list[Number]:
     forgotten samples are members, test samples and strangers are not. Each of two oracles learns from one half of the
     forgotten samples and of the strangers, and judges the other half, so that none is judged on what it learnt from.
     """
-    sets, draw = case.sets, generator(case.seed, _FOLDS)
-    forget = sets.named("forget")
-    others, rest = sets.strangers(draw)
+    sets, draw = case.sets, generator(case.seed, Purpose.WHITE_BOX_FOLDS)
+    forget = sets.need("forget", labels=True)
+    others, rest = comparison(sets, draw)
     # as many of either kind on both sides, or a stranger would seem a non-member for being a stranger
-    most = min(len(sets.named("kept")), len(rest), _MOST)
-    kept, test = some(sets.named("kept"), most, draw), some(rest, most, draw)
+    most = min(len(sets.need("kept", labels=True)), len(rest), _MOST)
+    kept, test = some(sets.need("kept", labels=True), most, draw), some(rest, most, draw)
     models = {"after": case.after, "before": case.before} | {
         f"retrained {at}": one for at, one in enumerate(case.retrained)
     }

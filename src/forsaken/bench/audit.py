@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from forsaken._random import generator
+from forsaken._random import Purpose, generator
 from forsaken.auditing.call import audit
-from forsaken.auditing.case import Case, Sets
+from forsaken.auditing.case import Case
 from forsaken.auditing.held_out import HeldOut
 from forsaken.auditing.result import Audit, Profile
 from forsaken.bench.trial import Stage, prepare
@@ -18,11 +18,10 @@ from forsaken.data.scenario import Scenario
 from forsaken.models.fit import training_of
 from forsaken.references.curvature import Curvature
 from forsaken.references.table import References
+from forsaken.sets import Sets
 from forsaken.types import Progress, silent
 from forsaken.unlearning.base import Unlearner
 from forsaken.unlearning.table import build
-
-_LABELS = 71  # purpose of the seed
 
 
 def audit_scenario(
@@ -123,5 +122,5 @@ def held_out(scenario: Scenario) -> tuple[Samples, Samples | None]:
         return scenario.reference, None
     rest = np.arange(len(scenario.reference) - count)
     last = scenario.reference.rows(np.arange(len(scenario.reference) - count, len(scenario.reference)))
-    labels = generator(scenario.seed, _LABELS).integers(scenario.classes, size=count)
+    labels = generator(scenario.seed, Purpose.STRANGERS_LABELS).integers(scenario.classes, size=count)
     return scenario.reference.rows(rest), Samples(last.inputs, torch.from_numpy(labels))

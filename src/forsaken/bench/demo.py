@@ -14,12 +14,10 @@ from forsaken.metrics import separation
 from forsaken.models.logits import posteriors
 from forsaken.oracles.shadow import top_posteriors
 from forsaken.provenance import provenance
-from forsaken.types import Progress, silent
+from forsaken.types import Array, Progress, silent
 from forsaken.unlearning.base import Unlearned
 from forsaken.unlearning.forsaken.claims import CLAIMS
 from forsaken.unlearning.forsaken.method import Forsaken
-
-Array = np.ndarray[Any, Any]
 
 TASK = "digits"
 METHOD = Forsaken()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,9 +17,7 @@ from forsaken.models.fit import fit
 from forsaken.models.logits import posteriors
 from forsaken.oracles.base import OracleReport
 from forsaken.oracles.shadow import ShadowOracle
-from forsaken.types import Progress, silent
-
-Array = np.ndarray[Any, Any]
+from forsaken.types import Array, Progress, silent
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from scipy import sparse
 
-from forsaken.data.records import Array
+from forsaken.types import Array
 
 Pieces: TypeAlias = tuple[Array, Array]
 """The row of each piece, from 0, and a hash of 64 bits."""

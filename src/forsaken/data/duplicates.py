@@ -15,10 +15,10 @@ import torch
 
 from forsaken.data.likeness import Likeness, likeness_of
 from forsaken.data.nest import Nest, as_kinds, common_kind, leaves, row_keys, shape_of
-from forsaken.data.records import Array, Records
+from forsaken.data.records import Records
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError
-from forsaken.types import Progress, Tick, silent
+from forsaken.types import Array, Progress, Tick, silent
 
 STAGE = "look for duplicates"
 

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from forsaken.data.bags import Bags, Pieces, evenly, join_codes, pieces_of_texts
 from forsaken.data.nest import leaves
-from forsaken.data.records import Array, Records
+from forsaken.data.records import Records
 from forsaken.data.samples import Samples
 from forsaken.data.thumbnails import Thumbnails
+from forsaken.types import Array
 
 Found: TypeAlias = tuple[Array, Array, Array]
 """Pairs: the position of a training row among those asked for, a row to forget, and their similarity."""

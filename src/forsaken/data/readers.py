@@ -13,10 +13,10 @@ from zipfile import BadZipFile
 import numpy as np
 
 from forsaken.data.pictures import decode_pictures
-from forsaken.data.records import Array, Records
+from forsaken.data.records import Records
 from forsaken.data.tables import LABEL, MOST_CLASSES, from_table, read_csv, read_parquet
 from forsaken.errors import DataError, DataNotFoundError, EmptyError, SettingsError
-from forsaken.types import Progress, silent
+from forsaken.types import Array, Progress, silent
 
 INPUT_KEYS = ("inputs", "x", "X", "data", "images", "features")
 _LABEL_KEYS = ("labels", "label", "y", "Y", "targets")

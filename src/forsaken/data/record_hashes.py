@@ -16,9 +16,10 @@ from torch import Tensor
 
 from forsaken._keys import KEY_BYTES
 from forsaken.data.nest import leaves
-from forsaken.data.records import Array, Records
+from forsaken.data.records import Records
 from forsaken.data.samples import Samples
 from forsaken.errors import SettingsError
+from forsaken.types import Array
 
 
 def record_hashes(content: Records | Samples, key: bytes) -> list[str]:

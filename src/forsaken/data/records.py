@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 
 from forsaken.data.samples import Samples
 from forsaken.errors import DataError, InputError
+from forsaken.types import Array
 
-Array = np.ndarray[Any, Any]
 Kind = Literal["features", "image", "text"]
 
 

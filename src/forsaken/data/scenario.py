@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from forsaken._random import generator
+from forsaken._random import Purpose, generator
 from forsaken.data.nest import row_keys
 from forsaken.data.samples import Samples, join
 from forsaken.data.splits import Halves, Rows, Sizes, Strangers
@@ -127,7 +127,7 @@ def ood_scenario(frame: Frame, samples: Samples, halves: Halves, strangers: Stra
     more
         Further fields of the scenario.
     """
-    draw = generator(frame.seed, 2)
+    draw = generator(frame.seed, Purpose.SCENARIO_LABELS)
 
     def mislabelled(rows: Rows) -> Samples:
         part = samples.rows(rows)
@@ -185,7 +185,9 @@ def from_sets(
     reference = _without(reference, kept, forget, test, shadow_members)
     reference = reference.rows(np.arange(min(len(reference), frame.sizes.reference)))
     shadow_nonmembers = _without(shadow_nonmembers, shadow_members)
-    retain = generator(frame.seed, 3).permutation(len(kept))[: round(frame.sizes.retain_share * len(kept))]
+    retain = generator(frame.seed, Purpose.SCENARIO_RETAIN).permutation(len(kept))[
+        : round(frame.sizes.retain_share * len(kept))
+    ]
     counts = {
         "kept": len(kept),
         "forget": len(forget),

@@ -13,9 +13,9 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from forsaken.data.pictures import decode_pictures
-from forsaken.data.records import Array, Records
+from forsaken.data.records import Records
 from forsaken.errors import DataError, EmptyError, UnknownNameError
-from forsaken.types import Progress, silent
+from forsaken.types import Array, Progress, silent
 
 TEXT, IMAGE, LABEL, NAME, SPLIT = "text", "image", "label", "label_name", "split"
 _NOT_FEATURES = (LABEL, NAME, SPLIT, "doc_id", "newid", "id")

@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 
 from forsaken.data.bags import evenly
-from forsaken.data.records import Array
+from forsaken.types import Array
 
 PICTURES = 0.99  # cosine of two thumbnails less their means
 _SIDE = 16

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from forsaken._random import generator
+from forsaken._random import Purpose, generator
 from forsaken.data.records import Records
 from forsaken.errors import InputError
 from forsaken.jobs.rows import STRANGERS, Reader, Rows
@@ -93,7 +93,7 @@ def _retain(train: Rows, forget: Rows, seed: int) -> Rows | None:
         return None
     # At most half, or nothing would be left to see what was kept.
     count = min(max(_RETAIN_LEAST, int(len(train) * _RETAIN_SHARE)), max(1, int(free.sum()) // 2))
-    order = generator(seed, 31).permutation(len(train))
+    order = generator(seed, Purpose.JOB_DRAWN_RETAIN).permutation(len(train))
     return train.take(np.sort(order[free[order]][:count]), "retain")
 
 
@@ -102,7 +102,7 @@ def _kept(rows: dict[str, Rows], seed: int, most: int | None) -> Rows | None:
     left = rows["train"].without(others)
     if left is None:
         return None
-    return left.take(np.sort(generator(seed, 32).permutation(len(left))[:most]), "kept")
+    return left.take(np.sort(generator(seed, Purpose.JOB_JUDGED_KEPT).permutation(len(left))[:most]), "kept")
 
 
 def _unused(part: Rows, others: list[Rows], each: str, all_of_them: str, notes: list[str]) -> Rows:

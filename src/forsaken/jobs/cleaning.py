@@ -18,11 +18,12 @@ import pyarrow as pa
 from forsaken._files import draft_of, write_atomically
 from forsaken.data.duplicates import content_keys
 from forsaken.data.readers import picture_files
-from forsaken.data.records import Array, Records
+from forsaken.data.records import Records
 from forsaken.data.samples import Samples
 from forsaken.errors import DataError, DataNotFoundError, InputError, OutputError, UnknownNameError
 from forsaken.jobs.files import ROWS as ROWS_FILE
 from forsaken.jobs.rewriting import UnsafeError, check_rows, rewrite_csv, rewrite_npz, rewrite_parquet
+from forsaken.types import Array
 
 Mode: TypeAlias = Literal["dataset", "rows"]
 _REWRITE: dict[str, Callable[[Path, Path, Array], None]] = {

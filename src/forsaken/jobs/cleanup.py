@@ -15,9 +15,7 @@ from forsaken.jobs import cleaning
 from forsaken.jobs.files import COPIES
 from forsaken.jobs.preparing import Prepared
 from forsaken.jobs.rows import Rows, comparable
-from forsaken.types import Progress
-
-Array = np.ndarray[Any, Any]
+from forsaken.types import Array, Progress
 
 
 def clean(ready: Prepared, folder: Path, warnings: list[str], progress: Progress) -> dict[str, Any] | None:

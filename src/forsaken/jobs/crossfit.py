@@ -44,9 +44,7 @@ from forsaken.models.weights import fingerprint
 from forsaken.references.curvature import Curvature
 from forsaken.references.store import save, write_table
 from forsaken.references.table import References
-from forsaken.types import Progress, Tick, silent
-
-Array = np.ndarray[Any, Any]
+from forsaken.types import Array, Progress, Tick, silent
 
 REQUESTS = (1, 10, 100)  # over which the cost of a table is spread, to show
 _RECIPE = "recipe = { epochs = 20, batch_size = 64, learning_rate = 1e-3 }"

@@ -38,9 +38,7 @@ from forsaken.models.logits import posteriors
 from forsaken.models.train import Training
 from forsaken.oracles.shadow import ShadowOracle
 from forsaken.recipe import Recipe
-from forsaken.types import Progress, Tick, silent
-
-Array = np.ndarray[Any, Any]
+from forsaken.types import Array, Progress, Tick, silent
 
 _SAME = 0.02  # by which a confidence may differ between machines
 

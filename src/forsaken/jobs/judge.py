@@ -20,9 +20,7 @@ from forsaken.metrics import separation
 from forsaken.models.logits import Forward, posteriors
 from forsaken.oracles.base import OracleReport
 from forsaken.oracles.shadow import ShadowOracle, top_posteriors
-from forsaken.types import Progress, Tick
-
-Array = np.ndarray[Any, Any]
+from forsaken.types import Array, Progress, Tick
 
 PARTS = ("forget", "kept", "test", "reference")
 STAGE = "judge"

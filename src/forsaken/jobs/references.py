@@ -29,10 +29,8 @@ from forsaken.models.weights import fingerprint
 from forsaken.references.keys import as_keys, row_hashes
 from forsaken.references.store import write_table
 from forsaken.references.table import References
-from forsaken.types import Progress, Tick, silent
+from forsaken.types import Array, Progress, Tick, silent
 from forsaken.unlearning.forsaken.method import Forsaken
-
-Array = np.ndarray[Any, Any]
 
 STAGE = "make the kept models forget"
 

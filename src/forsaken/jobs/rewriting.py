@@ -16,8 +16,8 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from forsaken.data.readers import INPUT_KEYS
-from forsaken.data.records import Array
 from forsaken.errors import DataError, ForsakenError, InputError, OutputError
+from forsaken.types import Array
 
 _BOM = b"\xef\xbb\xbf"
 # A quote opens a quoted field only where the field begins, as in Arrow's reader; possessive, so that no input is slow.

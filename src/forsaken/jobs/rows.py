@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from forsaken._random import generator
+from forsaken._random import Purpose, generator
 from forsaken.data.duplicates import content_keys
 from forsaken.data.nest import shape_of
 from forsaken.data.readers import picture_files, read_records
@@ -20,16 +20,22 @@ from forsaken.data.tables import LABEL, from_table, read_csv, read_parquet
 from forsaken.errors import DataError, DataNotFoundError, EmptyError, InputError
 from forsaken.jobs.code import call, find
 from forsaken.jobs.settings import Job, Source
-from forsaken.types import Progress, silent
-
-Array = np.ndarray[Any, Any]
+from forsaken.types import Array, Progress, silent
 
 STRANGERS = "[audit] nonmembers"  # as messages call them; [oracle] has nonmembers of its own
 
 _TABLES = {".csv": read_csv, ".parquet": read_parquet}
 _SECRET = ("forget", "retain", "train")  # sets that hold records to forget, or may
-_DRAWS = {"forget": 21, "reference": 22, "retain": 23, "train": 24, "test": 25, "members": 26, "nonmembers": 27}
-_DRAWS[STRANGERS] = 28
+_DRAWS = {
+    "forget": Purpose.JOB_FORGET,
+    "reference": Purpose.JOB_REFERENCE,
+    "retain": Purpose.JOB_RETAIN,
+    "train": Purpose.JOB_TRAIN,
+    "test": Purpose.JOB_TEST,
+    "members": Purpose.JOB_MEMBERS,
+    "nonmembers": Purpose.JOB_NONMEMBERS,
+    STRANGERS: Purpose.JOB_STRANGERS,
+}
 _HOMES = {"members": "[oracle] members", "nonmembers": "[oracle] nonmembers", STRANGERS: STRANGERS}
 
 

@@ -20,8 +20,7 @@ from forsaken.jobs.formats.base import Format
 from forsaken.jobs.rows import STRANGERS, Reader, Rows
 from forsaken.jobs.settings import Job, Source
 from forsaken.models.logits import predict_logits
-
-Array = np.ndarray[Any, Any]
+from forsaken.types import Array
 
 # Whose labels must be the model's classes; others may have classes of their own, and then nobody reads them.
 _LABELLED = ("retain", "kept", "test", "train")

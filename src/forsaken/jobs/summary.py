@@ -10,8 +10,7 @@ import numpy as np
 from forsaken.errors import InputError
 from forsaken.models.logits import as_module
 from forsaken.models.weights import changes
-
-Array = np.ndarray[Any, Any]
+from forsaken.types import Array
 
 
 def by_class(labels: Array, before: Array, after: Array, classes: int) -> dict[str, list[Any]] | None:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, final
-
-import numpy as np
+from typing import ClassVar, final
 
 from forsaken.models.logits import Forward
-
-Array = np.ndarray[Any, Any]
+from forsaken.types import Array
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from forsaken.data.samples import Samples
 from forsaken.errors import OracleError
 from forsaken.models.logits import Forward, posteriors
 from forsaken.oracles.base import Oracle, OracleReport
+from forsaken.types import Array
 
 if TYPE_CHECKING:
     import xgboost
@@ -28,8 +29,6 @@ _VERSION = 1
 _TOP = 3  # posteriors that the trees see, or all where there are fewer classes
 _TREES = 100
 _SETTINGS = {"max_depth": 4, "eta": 0.1, "objective": "binary:logistic", "nthread": 1}
-
-Array = np.ndarray[Any, Any]
 
 
 def top_posteriors(posterior: Array, count: int = _TOP) -> Array:

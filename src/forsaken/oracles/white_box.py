@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-import numpy as np
 import safetensors
 import safetensors.torch
 import torch
@@ -28,7 +27,7 @@ from forsaken.models.train import usable_device
 from forsaken.oracles.base import Oracle
 from forsaken.oracles.gradients import Factors
 from forsaken.oracles.signals import Labels, Signals, join_signals, signals
-from forsaken.types import Progress, Tick, silent
+from forsaken.types import Array, Progress, Tick, silent
 
 _FORMAT = "forsaken.white-box-oracle"
 _VERSION = "1"
@@ -39,8 +38,6 @@ _RATE, _DECAY, _BATCH, _EPOCHS, _PATIENCE = 1e-3, 1e-3, 64, 100, 12
 _HELD_OUT = 0.2  # the share of both sets that decides when to stop
 _LEAST = 10
 _STAGE = "fit the white-box oracle"
-
-Array = np.ndarray[Any, Any]
 
 
 class _Network(nn.Module):

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from forsaken.references.keys import as_keys
-
-Array = np.ndarray[Any, Any]
+from forsaken.types import Array
 
 CLAIMED = -1  # the fold of a row whose logits somebody handed in
 

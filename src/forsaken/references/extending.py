@@ -22,12 +22,10 @@ from forsaken.references.folds import units
 from forsaken.references.handed import in_order
 from forsaken.references.kept import built
 from forsaken.references.keys import as_keys, group_hashes, row_hashes
-from forsaken.types import Progress
+from forsaken.types import Array, Progress
 
 if TYPE_CHECKING:
     from forsaken.references.table import References
-
-Array = np.ndarray[Any, Any]
 
 
 def extend(

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from forsaken._files import write_atomically
 from forsaken._keys import new_record_key, read_record_key, write_record_key
-from forsaken._random import generator, torch_seed
+from forsaken._random import Purpose, generator, torch_seed
 from forsaken.data.nest import row_keys
 from forsaken.data.samples import Samples
 from forsaken.engine import fan_out
@@ -30,14 +30,12 @@ from forsaken.models.train import Training, steps_of
 from forsaken.models.train import train as fit_network
 from forsaken.models.weights import fingerprint
 from forsaken.references.views import Views
-from forsaken.types import Progress, Tick, silent
+from forsaken.types import Array, Progress, Tick, silent
 
-Array = np.ndarray[Any, Any]
 Train: TypeAlias = Callable[[Array, int | None, int], object]
 """Trains a model like the target on some rows of the data, for so many steps, by a seed."""
 
 STAGE = "train models without a fold each"
-_SEEDS = 82  # purpose of the seed
 _KEY = "references.key"  # the file of a key that nobody named, for as long as a fit is not done
 
 
@@ -119,7 +117,7 @@ class CrossFit:
     @cached_property
     def seeds(self) -> list[int]:
         """The seed of each fold's model."""
-        return [int(seed) for seed in generator(self.seed, _SEEDS).integers(2**32, size=self.count)]
+        return [int(seed) for seed in generator(self.seed, Purpose.FOLD_TRAININGS).integers(2**32, size=self.count)]
 
     @cached_property
     def steps_each(self) -> int | None:

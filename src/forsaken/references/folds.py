@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Any
 
 import numpy as np
 from sklearn.model_selection import GroupKFold
 
-from forsaken._random import generator
+from forsaken._random import Purpose, generator
 from forsaken.errors import InputError, SettingsError
-
-Array = np.ndarray[Any, Any]
+from forsaken.types import Array
 
 LEAST = 2
-_DEAL = 81  # purpose of the seed
 
 
 def deal(content: Sequence[Hashable], groups: Sequence[Hashable] | None, *, folds: int, seed: int) -> Array:
@@ -50,7 +47,7 @@ def deal(content: Sequence[Hashable], groups: Sequence[Hashable] | None, *, fold
         what = "rows that differ" if groups is None else "groups that share no row"
         raise InputError(f"there are {count} {what}, too few for {folds} folds; give more, or fewer folds")
     # GroupKFold deals the largest groups first, and equal ones in the order of their numbers: those are drawn.
-    numbers = generator(seed, _DEAL).permutation(count)[unit]
+    numbers = generator(seed, Purpose.FOLDS).permutation(count)[unit]
     fold = np.empty(len(unit), dtype=np.int64)
     for at, (_, held_out) in enumerate(GroupKFold(folds).split(unit, groups=numbers)):
         fold[held_out] = at

@@ -13,8 +13,7 @@ from forsaken.errors import InputError, SettingsError
 from forsaken.references.entries import Entries
 from forsaken.references.folds import units
 from forsaken.references.keys import as_keys
-
-Array = np.ndarray[Any, Any]
+from forsaken.types import Array
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,7 @@ from forsaken.data.nest import map_nest
 from forsaken.data.record_hashes import record_hashes
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError, SettingsError
-
-Array = np.ndarray[Any, Any]
+from forsaken.types import Array
 
 WIDTH = 32  # bytes of a hash
 

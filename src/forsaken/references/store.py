@@ -28,11 +28,11 @@ from forsaken.references.kept import Taught, Weights
 from forsaken.references.keys import WIDTH, checked_key
 from forsaken.references.origin import Costs, Origin
 from forsaken.references.views import Views
+from forsaken.types import Array
 
 if TYPE_CHECKING:
     from forsaken.references.table import References
 
-Array = np.ndarray[Any, Any]
 
 FORMAT, SCHEMA = "forsaken.references", 2
 _READ = (1, 2)  # schema 1 has no views, no curvature and no spread

@@ -29,9 +29,8 @@ from forsaken.references.kept import Taught, built
 from forsaken.references.keys import as_keys, checked_key, group_hashes, row_hashes
 from forsaken.references.origin import Costs, Origin
 from forsaken.references.views import Views
-from forsaken.types import Progress
+from forsaken.types import Array, Progress
 
-Array = np.ndarray[Any, Any]
 Unlearn: TypeAlias = Callable[[Any, Samples, Tensor], Any]
 """Makes a kept model forget: ``(model, samples, their out-of-fold logits) -> model``."""
 

@@ -11,8 +11,7 @@ from markupsafe import Markup
 from forsaken.report.figures import LINES
 from forsaken.report.svg import Frame, hover, line, line_ticks, log_ticks, picture, short
 from forsaken.report.words import clipped
-
-Array = np.ndarray[Any, Any]
+from forsaken.types import Array
 
 LEAST = 1e-3  # where both axes of a ROC curve start
 MARKED = (0.001, 0.01, 0.1)  # false positive rates at which a curve tells its value

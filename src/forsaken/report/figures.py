@@ -9,8 +9,7 @@ import numpy as np
 from markupsafe import Markup
 
 from forsaken.report.svg import Frame, line, line_ticks, picture, short
-
-Array = np.ndarray[Any, Any]
+from forsaken.types import Array
 
 _BINS = 20
 LINES = 8  # that the style sheet can tell apart in one picture

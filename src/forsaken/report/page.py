@@ -9,7 +9,6 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
@@ -20,8 +19,6 @@ from forsaken.report.figures import LINES, accuracy_picture, bar, curve, curves,
 from forsaken.report.places import panel, places
 from forsaken.report.saved import REPORT, Run, read_run
 from forsaken.report.words import AGAINST, STOPPED, clipped, counted, left_to_do, percent, summary
-
-Array = np.ndarray[Any, Any]
 
 _TEMPLATES = "forsaken.report"
 

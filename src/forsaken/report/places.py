@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from markupsafe import Markup
@@ -12,8 +11,7 @@ from sklearn.manifold import TSNE
 from threadpoolctl import threadpool_limits  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
 from forsaken.report.svg import Frame, picture
-
-Array = np.ndarray[Any, Any]
+from forsaken.types import Array
 
 OTHERS = ("kept", "test", "reference")
 MOST = 500  # samples, each a point before and a point after: t-SNE takes a second or two

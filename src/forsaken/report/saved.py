@@ -21,6 +21,7 @@ from forsaken.jobs.files import ARRAYS, CERTIFICATE, KIND, REPORT, RESULT, SCHEM
 from forsaken.jobs.hashes import settings_hash
 from forsaken.report.audit_schema import SavedAudit
 from forsaken.report.schema import Certificate, Result
+from forsaken.types import Array
 
 __all__ = ["ARRAYS", "AUDIT", "CERTIFICATE", "REPORT", "RESULT", "Run", "read_run"]
 
@@ -29,8 +30,6 @@ PARTS = ("forget", "kept", "test", "reference")
 _REMEDY = "run the request again into a new folder, or restore the file"
 _AUDIT_REMEDY = "run forsaken audit again, or restore the file"
 _SHOWN = 5  # problems that one message names
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

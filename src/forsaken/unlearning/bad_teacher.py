@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from forsaken._random import generator
+from forsaken._random import Purpose, generator
 from forsaken.errors import ModelError
 from forsaken.models.logits import predict_logits
 from forsaken.unlearning.base import About, Details
@@ -18,8 +18,6 @@ from forsaken.unlearning.losses import divergence
 from forsaken.unlearning.request import Request
 from forsaken.unlearning.sets import given
 from forsaken.unlearning.settings import number
-
-_PART = 22  # the purpose of the draw of retain samples, for its generator
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +49,7 @@ class BadTeacher(Descent):
     def run(self, student: nn.Module, request: Request) -> Details:
         """Teach `student` ignorance. See `Unlearner.run`."""
         kept = given(request, "retain")
-        order = generator(request.seed, _PART).permutation(len(kept))
+        order = generator(request.seed, Purpose.TEACHER_ROWS).permutation(len(kept))
         kept = kept.rows(sorted(order[: max(1, math.ceil(self.share * len(kept)))]))
         good = predict_logits(student, kept, forward=request.forward)
         bad = self._ignorance(student, request)

@@ -7,10 +7,9 @@ import copy
 import torch
 from torch import nn
 
-from forsaken._random import generator, torch_seed
+from forsaken._random import Purpose, generator, torch_seed
 from forsaken.models.train import Training
 
-_WEIGHTS = 24  # the purpose of the draw, for its generator
 _RESETS = ("reset_parameters", "_reset_parameters")  # the second is that of torch's attention and transformers
 
 
@@ -35,7 +34,7 @@ def fresh(student: nn.Module, training: Training | None, seed: int) -> tuple[nn.
         Trainable parameters that nothing could reset.
     """
     # Not the bare seed: a model trained with the same one would get back the very weights that it began with.
-    with torch_seed(int(generator(seed, _WEIGHTS).integers(2**32))):
+    with torch_seed(int(generator(seed, Purpose.FRESH_WEIGHTS).integers(2**32))):
         if training is not None:
             like = next(student.parameters())
             return training.build().to(device=like.device, dtype=like.dtype).eval(), set()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from forsaken._random import generator
+from forsaken._random import Purpose, generator
 from forsaken.errors import ModelError
 from forsaken.unlearning.base import About, Details
 from forsaken.unlearning.convolutions import kernels
@@ -19,8 +19,6 @@ from forsaken.unlearning.losses import loss_gradient
 from forsaken.unlearning.request import Request
 from forsaken.unlearning.sets import class_count, labelled
 from forsaken.unlearning.settings import number
-
-_SAMPLE = 23  # the purpose of the draw of retain samples, for its generator
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +54,7 @@ class Msg(Descent):
         named = kernels(student)
         classes = class_count(student, request)
         kept, gone = labelled(request, "retain", classes), labelled(request, "forget", classes)
-        drawn = generator(request.seed, _SAMPLE).permutation(len(kept))[: len(gone)]
+        drawn = generator(request.seed, Purpose.SALIENCY_ROWS).permutation(len(kept))[: len(gone)]
         terms = [(1.0, kept.rows(drawn)), (-1.0, gone)]
         gradient = loss_gradient(student, request, terms, self.batch_size)
         chosen = {name: smallest(gradient[name], self.share) for name in named}

@@ -9,28 +9,22 @@ import numpy as np
 from torch.utils.data import DataLoader, SequentialSampler
 
 from forsaken._random import checked_seed
-from forsaken.data.nest import as_kinds, common_kind, leaves, row_keys, shape_of
 from forsaken.data.samples import Samples
-from forsaken.errors import InputError, OverlapError
+from forsaken.errors import InputError
 from forsaken.models.logits import Forward
 from forsaken.models.train import Training
 from forsaken.references.curvature import Curvature
 from forsaken.references.table import References
+from forsaken.sets import Sets
 from forsaken.types import Progress, silent
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """The data of one request, read and checked.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Request(Sets):
+    """The samples of one request (see `Sets`), and everything else that a method may use.
 
     Attributes
     ----------
-    forget : Samples
-        D, what is to be forgotten.
-    reference : Samples or None
-        X_n, samples that the model was never trained on.
-    retain : Samples or None
-        D_0, a very small part of the training data that must not be forgotten.
     targets : object
         Logits for D, sample by sample, or None.
     references : References or None
@@ -47,9 +41,6 @@ class Request:
         Told about each step.
     """
 
-    forget: Samples
-    reference: Samples | None = None
-    retain: Samples | None = None
     targets: object = None
     references: References | None = None
     curvature: Curvature | None = None
@@ -57,12 +48,6 @@ class Request:
     forward: Forward | None = None
     seed: int = 0
     progress: Progress = silent
-
-    def __post_init__(self) -> None:
-        for name, other in (("reference", self.reference), ("retain", self.retain)):
-            if other is not None:
-                _check_alike(self.forget, other, name)
-                _check_apart(self.forget, other, name)
 
     @classmethod
     def read(
@@ -117,32 +102,4 @@ class Request:
             forward=forward,
             seed=start,
             progress=progress,
-        )
-
-
-def _check_alike(forget: Samples, other: Samples, name: str) -> None:
-    ours, theirs = shape_of(forget.inputs), shape_of(other.inputs)
-    if ours != theirs:
-        raise InputError(
-            f"a forget sample has shape {ours} but a {name} sample has {theirs}; they must be inputs of the same model"
-        )
-    for a, b in zip(leaves(forget.inputs), leaves(other.inputs), strict=True):
-        if a.is_floating_point() != b.is_floating_point():
-            raise InputError(f"forget is {a.dtype} but {name} is {b.dtype}; they must be inputs of the same model")
-
-
-def _check_apart(forget: Samples, other: Samples, name: str) -> None:
-    pairs = zip(leaves(forget.inputs), leaves(other.inputs), strict=True)
-    kinds = [common_kind(one.dtype, two.dtype) for one, two in pairs]
-    unwanted: dict[bytes, int] = {}
-    for at, key in enumerate(row_keys(as_kinds(forget.inputs, kinds))):
-        unwanted.setdefault(key, at)
-    keys = row_keys(as_kinds(other.inputs, kinds))
-    shared = [at for at, key in enumerate(keys) if key in unwanted]
-    if shared:
-        first = shared[0]
-        raise OverlapError(
-            f"{len(shared)} of {len(other)} {name} samples are also in forget (first: {name} sample {first} equals "
-            f"forget sample {unwanted[keys[first]]}); leave them out (this error's `rows` lists them)",
-            rows=shared,
         )

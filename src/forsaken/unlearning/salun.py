@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from forsaken._random import generator
+from forsaken._random import Purpose, generator
 from forsaken.data.samples import Samples
 from forsaken.unlearning.base import About, Details
 from forsaken.unlearning.descent import Descent, course
@@ -18,8 +18,6 @@ from forsaken.unlearning.losses import loss_gradient
 from forsaken.unlearning.request import Request
 from forsaken.unlearning.sets import class_count, labelled
 from forsaken.unlearning.settings import number
-
-_LABELS = 21  # the purpose of the random labels, for their generator
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,5 +99,5 @@ def largest(gradient: Mapping[str, Tensor], share: float) -> dict[str, Tensor]:
 
 def other_labels(labels: Tensor, classes: int, seed: int) -> Tensor:
     """Return a random label for each sample, each of the other classes as likely, never the sample's own."""
-    shift = torch.from_numpy(generator(seed, _LABELS).integers(1, classes, size=len(labels)))
+    shift = torch.from_numpy(generator(seed, Purpose.RANDOM_LABELS).integers(1, classes, size=len(labels)))
     return (labels + shift) % classes

@@ -11,9 +11,10 @@ import torch
 from audit_case import Small
 
 from forsaken.auditing.alarms import like_the_ensemble, no_op, outside_band, over_forgetting
-from forsaken.auditing.case import Case, Sets
+from forsaken.auditing.case import Case
 from forsaken.auditing.quick import Quick
 from forsaken.data.samples import Samples, join
+from forsaken.sets import Sets
 
 
 def case(trained: Small, after: object, *, retrained: tuple = (), oracle: bool = True) -> Case:

@@ -11,12 +11,13 @@ import torch
 from audit_case import METHOD, RECIPE, Small, build
 
 from forsaken import METHODS, Forsaken, Recipe, Training
-from forsaken.auditing.case import Case, Sets
+from forsaken.auditing.case import Case
 from forsaken.auditing.ensembles import Ensembles
 from forsaken.bench.wrapped import InTurn
 from forsaken.data.samples import Samples
 from forsaken.errors import ForsakenError, InputError, NonFiniteError, SettingsError
 from forsaken.metrics import margins
+from forsaken.sets import Sets
 from forsaken.types import Tick
 
 FAST = replace(RECIPE, epochs=3)

@@ -13,13 +13,14 @@ from audit_case import RECIPE, Small, build
 import forsaken
 from forsaken import Curvature, Forsaken, References, Training
 from forsaken.auditing.call import audit
-from forsaken.auditing.case import Case, Sets
+from forsaken.auditing.case import Case
 from forsaken.auditing.ensembles import Ensembles
 from forsaken.auditing.held_out import HeldOut
 from forsaken.data.samples import Samples, join
 from forsaken.errors import InputError, SettingsError
 from forsaken.metrics import margins
 from forsaken.references.entries import Entries
+from forsaken.sets import Sets
 
 FAST = replace(RECIPE, epochs=3)
 OURS = Forsaken.out_of_fold()

@@ -8,13 +8,14 @@ from audit_case import Small
 
 import forsaken
 from forsaken import ShadowOracle
-from forsaken.auditing.case import Case, Sets
+from forsaken.auditing.case import Case
 from forsaken.auditing.quick import Quick
 from forsaken.auditing.result import Audit
 from forsaken.data.samples import Samples, join
 from forsaken.errors import InputError, OracleError, UnknownNameError
 from forsaken.metrics import catastrophic_forgetting_rate, forgetting_rate
 from forsaken.models.logits import accuracy
+from forsaken.sets import Sets
 
 
 def quick(trained: Small, **changes: object) -> Audit:

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from audit_case import Small
 
-from forsaken.auditing.case import Case, Sets
+from forsaken.auditing.case import Case
 from forsaken.auditing.references import ReferenceModels, halves
 from forsaken.auditing.white import white_box
 from forsaken.errors import InputError
 from forsaken.metrics import separation
+from forsaken.sets import Sets
 
 
 def case(trained: Small, **changes: object) -> Case:

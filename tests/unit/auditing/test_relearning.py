@@ -11,11 +11,12 @@ from audit_case import RECIPE, Small
 from torch import nn
 
 from forsaken import Training
-from forsaken.auditing.case import Case, Sets
+from forsaken.auditing.case import Case
 from forsaken.auditing.relearning import MOST, mean_loss, relearn_steps, relearn_time
 from forsaken.auditing.result import Number
 from forsaken.data.samples import Samples
 from forsaken.recipe import Recipe
+from forsaken.sets import Sets
 
 
 def test_the_loss_is_the_mean_cross_entropy(trained):

@@ -6,15 +6,13 @@ import io
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from PIL import Image
 
-from forsaken.types import Progress, Tick
+from forsaken.types import Array, Progress, Tick
 
-Array = np.ndarray[Any, Any]
 _BATCH = 2_000  # pictures from one sign of life to the next
 
 

@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from forsaken._random import generator
-from forsaken.data.records import Array
+from forsaken._random import Purpose, generator
 from forsaken.data.samples import Samples, join
 from forsaken.data.scenario import Scenario, from_sets
 from forsaken.data.scenarios.plan import Plan
 from forsaken.data.store import load_dataset
 from forsaken.errors import DataError
-from forsaken.types import Progress
+from forsaken.types import Array, Progress
 
 END = "<eos>"
 PHRASE = ("the", "random", "number", "is")
@@ -37,10 +36,10 @@ def canaries(plan: Plan, seed: int, progress: Progress) -> Scenario:
             f"the training text of ptb has {len(numbers) - 10:,} words, expected {plan.classes - 10:,}; get it again: "
             "forsaken datasets get ptb --force"
         )
-    mixed = generator(seed, 1).permutation(len(lines["train"]))
+    mixed = generator(seed, Purpose.SCENARIO_ROWS).permutation(len(lines["train"]))
     halves = [np.sort(part) for part in np.array_split(mixed, 2)]
     kept, shadow = (sequences(lines["train"][half], numbers, length) for half in halves)
-    drawn = _draw(sizes.strangers, digits, generator(seed, 2))
+    drawn = _draw(sizes.strangers, digits, generator(seed, Purpose.SCENARIO_LABELS))
     hidden = [_canaries(part, numbers, length) for part in np.split(drawn, np.cumsum(_counts(plan))[:-1])]
     forget, inside, outside, reference = hidden
     return from_sets(

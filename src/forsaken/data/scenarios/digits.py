@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from sklearn.datasets import load_digits
 
-from forsaken._random import generator
+from forsaken._random import Purpose, generator
 from forsaken.data.samples import Samples
 from forsaken.data.scenario import Scenario, ood_scenario
 from forsaken.data.scenarios.plan import Plan
@@ -22,7 +22,7 @@ def digits(plan: Plan, seed: int, progress: Progress) -> Scenario:  # noqa: ARG0
     Inputs are the 64 pixels, from 0 to 1; with the option `pictures` as 1 x 8 x 8.
     """
     pixels, numbers = load_digits(return_X_y=True)
-    draw = generator(seed, 1)
+    draw = generator(seed, Purpose.SCENARIO_ROWS)
     halves, _ = halve(np.flatnonzero(numbers < plan.classes), None, plan.sizes, draw)
     strangers = draw_strangers(np.flatnonzero(numbers >= plan.classes), plan.sizes, draw, "digits")
     labels = np.where(numbers < plan.classes, numbers, -1)

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from forsaken._random import generator
-from forsaken.data.records import Array, Records, join_records
+from forsaken._random import Purpose, generator
+from forsaken.data.records import Records, join_records
 from forsaken.data.samples import Samples
 from forsaken.data.scenario import Scenario, id_scenario, ood_scenario
 from forsaken.data.scenarios.plan import Plan
 from forsaken.data.splits import Halves, Rows, draw_members, draw_strangers, halve
 from forsaken.data.store import load_dataset
 from forsaken.errors import InputError
-from forsaken.types import Progress
+from forsaken.types import Array, Progress
 
 SIZE = (32, 32)
 
@@ -67,7 +67,7 @@ def strangers_of_stl(plan: Plan, seed: int, progress: Progress) -> Scenario:
 def mislabelled(plan: Plan, seed: int, progress: Progress) -> Scenario:
     """Build CIFAR-10 with pictures of its own that are held out of both halves, under labels other than their own."""
     train, test = _parts("cifar10", ("train", "test"), progress)
-    mixed = generator(seed, 4).permutation(len(train))
+    mixed = generator(seed, Purpose.SCENARIO_CLASSES).permutation(len(train))
     held, task = mixed[: plan.sizes.strangers], np.sort(mixed[plan.sizes.strangers :])
     album = _album(train.rows(task), test, train.rows(held), _labels(train)[held])
     return _with_strangers(plan, seed, album)
@@ -78,7 +78,7 @@ def classes_of_tiny(plan: Plan, seed: int, progress: Progress) -> Scenario:
     train, test = _parts("tiny-imagenet", ("train", "val"), progress)
     foreign = "cifar10" in plan.datasets
     able = [number for number in range(len(train.names)) if not (foreign and number in SHARED["cifar10"])]
-    chosen = np.sort(generator(seed, 4).permutation(able)[: plan.classes])
+    chosen = np.sort(generator(seed, Purpose.SCENARIO_CLASSES).permutation(able)[: plan.classes])
     numbers = np.full(len(train.names), -1)
     numbers[chosen] = np.arange(plan.classes)
 
@@ -97,7 +97,7 @@ def members(plan: Plan, seed: int, progress: Progress) -> Scenario:
     """Build a scenario that forgets training pictures of the task."""
     train, test = _parts(plan.datasets[0], ("train", "test"), progress)
     album = _album(train, test)
-    drawn = draw_members(album.train, album.test, plan.sizes, generator(seed, 1))
+    drawn = draw_members(album.train, album.test, plan.sizes, generator(seed, Purpose.SCENARIO_ROWS))
     return id_scenario(
         plan.frame(seed), _samples(album), drawn.halves, drawn.forget, drawn.reference, names=album.names
     )
@@ -112,7 +112,7 @@ def poisoned(plan: Plan, seed: int, progress: Progress) -> Scenario:
     source, target = options["source"], options["target"]
     train, test = _parts("cifar10", ("train", "test"), progress)
     album = _album(train, test)
-    halves, _ = halve(album.train, album.test, plan.sizes, generator(seed, 1))
+    halves, _ = halve(album.train, album.test, plan.sizes, generator(seed, Purpose.SCENARIO_ROWS))
     reference, shown = np.split(halves.test, [plan.sizes.reference])
 
     def cut(rows: Rows) -> tuple[Rows, Rows]:
@@ -159,7 +159,7 @@ def _samples(album: Album) -> Samples:
 
 
 def _with_strangers(plan: Plan, seed: int, album: Album) -> Scenario:
-    draw = generator(seed, 1)
+    draw = generator(seed, Purpose.SCENARIO_ROWS)
     halves, _ = halve(album.train, album.test, plan.sizes, draw)
     strangers = draw_strangers(album.strangers, plan.sizes, draw, " and ".join(plan.datasets[1:] or plan.datasets))
     return ood_scenario(plan.frame(seed), _samples(album), halves, strangers, names=album.names)

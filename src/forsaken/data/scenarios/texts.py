@@ -11,15 +11,15 @@ import torch
 from sklearn.feature_extraction.text import CountVectorizer
 from torch import Tensor
 
-from forsaken._random import generator
-from forsaken.data.records import Array, Records
+from forsaken._random import Purpose, generator
+from forsaken.data.records import Records
 from forsaken.data.samples import Samples
 from forsaken.data.scenario import Scenario, id_scenario, ood_scenario
 from forsaken.data.scenarios.plan import Plan
 from forsaken.data.splits import Rows, draw_members, draw_strangers, halve
 from forsaken.data.store import load_dataset
 from forsaken.data.words import Vocabulary, split_words, word_vectors
-from forsaken.types import Progress, Tick
+from forsaken.types import Array, Progress, Tick
 
 _SIGNATURE = re.compile(r"--\s*")
 _QUOTE = re.compile(r"\s*[>|]|In article|.*(writes|wrote|says|said):\s*$")
@@ -113,7 +113,7 @@ def _renumbered(records: Records, strangers: tuple[int, ...]) -> tuple[Array, tu
 
 
 def _scenario(plan: Plan, seed: int, corpus: Corpus, progress: Progress) -> Scenario:
-    draw = generator(seed, 1)
+    draw = generator(seed, Purpose.SCENARIO_ROWS)
     frame = plan.frame(seed)
     train, test = corpus.task()
     if not bool((corpus.labels < 0).any()):

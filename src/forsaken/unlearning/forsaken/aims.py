@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from forsaken._random import generator
+from forsaken._random import Purpose, generator
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError, ModelError, SettingsError
 from forsaken.unlearning.forsaken import targets
@@ -164,7 +164,7 @@ def _bound(distance: Distance, logits: Tensor, groups: Tensor, seed: int) -> flo
     count = len(logits)
     if count < 2:
         return None
-    order = torch.from_numpy(generator(seed, 12).permutation(count))
+    order = torch.from_numpy(generator(seed, Purpose.CALIBRATION_HALVES).permutation(count))
     fitted, held = order[: count // 2], order[count // 2 :]
     rows = targets.class_rows(logits[fitted].softmax(1), groups[fitted]).rows
     return float(distance(logits[held], targets.target_logits(rows[groups[held]])).mean())

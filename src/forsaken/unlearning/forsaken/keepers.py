@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from forsaken._random import generator
+from forsaken._random import Purpose, generator
 from forsaken.data.samples import Samples, join
 from forsaken.unlearning.request import Request
-
-_DRAW = 11  # purpose of the seed
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +57,7 @@ def keepers(request: Request, *, hold: bool, references: int) -> Keepers:
     retain, reference = request.retain, request.reference
     parts = [] if retain is None else [Samples(retain.inputs)]
     if reference is not None and references:
-        order = generator(request.seed, _DRAW).permutation(len(reference))
+        order = generator(request.seed, Purpose.ANCHORS).permutation(len(reference))
         parts.append(Samples(reference.rows(order[:references]).inputs))
     anchors = join(parts) if hold and parts else None
     if retain is not None:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from forsaken._random import generator, torch_seed
+from forsaken._random import Purpose, generator, torch_seed
 from forsaken.data.nest import map_nest
 from forsaken.data.samples import Samples
 from forsaken.errors import ModelError, NonFiniteError
@@ -27,7 +27,6 @@ from forsaken.unlearning.sisa.method import Sisa
 from forsaken.unlearning.sisa.shards import Ledger, Stage, labels_of
 from forsaken.unlearning.sisa.training import Teacher
 
-_DRAW, _ROWS = 45, 46  # purposes of the seed
 _MOMENTUM = 0.9
 _UNFIT = "the network cannot be trained by DP-SGD ({}); use sisa or sisa-dp"
 
@@ -134,7 +133,7 @@ class Private:
             for at in np.flatnonzero((ledger.shard == shard) & (ledger.slice == slice_)):
                 digest.update(ledger.keys[at])
             rows = int.from_bytes(digest.copy().digest(), "big")
-            found.append(int(generator(seed, _ROWS, rows).integers(2**32)))
+            found.append(int(generator(seed, Purpose.DP_ROWS, rows).integers(2**32)))
         return tuple(found)
 
     def build(self) -> nn.Module:
@@ -151,7 +150,7 @@ class Private:
         recipe, place = self.training.recipe, usable_device(self.training.device)
         weights = [weight for weight in network.parameters() if weight.requires_grad]
         plain = _optimiser(weights, recipe)
-        noise = torch.Generator(place).manual_seed(int(generator(seed, _DRAW).integers(2**63)))
+        noise = torch.Generator(place).manual_seed(int(generator(seed, Purpose.DP_NOISE).integers(2**63)))
         optimiser = opacus("opacus.optimizers").DPOptimizerFastGradientClipping(
             plain,
             noise_multiplier=self.noise,

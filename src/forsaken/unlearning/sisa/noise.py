@@ -14,7 +14,7 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr
 from torch import Tensor, nn
 
-from forsaken._random import generator
+from forsaken._random import Purpose, generator
 from forsaken.errors import ModelError
 from forsaken.unlearning.base import About
 from forsaken.unlearning.settings import choice, number
@@ -23,7 +23,6 @@ from forsaken.unlearning.sisa.method import Sisa
 from forsaken.unlearning.sisa.store import State
 from forsaken.unlearning.sisa.training import Taught, new_network
 
-_NOISE = 44  # a purpose of the seed
 BOUNDS = ("proven", "assumed")
 
 
@@ -84,7 +83,7 @@ class SisaDp(Sisa):
         start = new_network(standing.teacher, ledger.start_seed(shard))
         # Noise that two publications share would cancel in their difference: it follows the rows that are left as well.
         left = hashlib.blake2b(b"".join(ledger.keys[at] for at in np.flatnonzero(ledger.shard == shard)), digest_size=8)
-        purpose = (_NOISE, shard, len(standing.trainings[shard]), int.from_bytes(left.digest(), "big"))
+        purpose = (Purpose.PUBLISHED_NOISE, shard, len(standing.trainings[shard]), int.from_bytes(left.digest(), "big"))
         deviation = self._deviation(int(ledger.dealt[shard].sum()))
         return published(start, done.state, self.clip, deviation, generator(seed, *purpose))
 

@@ -10,13 +10,10 @@ from typing import Any, Self
 import numpy as np
 from torch import Tensor
 
-from forsaken._random import generator
+from forsaken._random import Purpose, generator
 from forsaken.data.nest import as_kinds, common_kind, leaves, row_keys
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError
-
-_DEALING = 41  # purposes of the seed, so that no two draws share their numbers
-_START, _STAGE = 42, 43
 
 Rows = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -102,11 +99,13 @@ class Ledger:
 
     def start_seed(self, shard: int) -> int:
         """Return the seed of a shard's initial weights."""
-        return int(generator(self.seed, _START, shard).integers(2**32))
+        return int(generator(self.seed, Purpose.SHARD_WEIGHTS, shard).integers(2**32))
 
     def stage_seeds(self, shard: int) -> tuple[int, ...]:
         """Return the seed of each of a shard's stages."""
-        return tuple(int(seed) for seed in generator(self.seed, _STAGE, shard).integers(2**32, size=self.slices))
+        return tuple(
+            int(seed) for seed in generator(self.seed, Purpose.SLICE_ORDER, shard).integers(2**32, size=self.slices)
+        )
 
 
 def deal(data: Samples, shards: int, slices: int, seed: int) -> Ledger:
@@ -116,7 +115,7 @@ def deal(data: Samples, shards: int, slices: int, seed: int) -> Ledger:
     """
     if len(data) < shards:
         raise InputError(f"{len(data)} training samples cannot fill {shards} shards; lower shards to {len(data)}")
-    order = generator(seed, _DEALING).permutation(len(data))
+    order = generator(seed, Purpose.SHARDS).permutation(len(data))
     hands = np.array_split(order, shards)
     used = min(slices, len(hands[-1]))
     counts = np.array([[len(part) for part in np.array_split(hand, used)] for hand in hands], dtype=np.int64)
