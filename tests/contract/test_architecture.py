@@ -17,6 +17,7 @@ ROOT = Path(forsaken.__file__).parent
 ROOMS = [
     "",
     "data",
+    "sets",
     "models",
     "metrics",
     "oracles",

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from forsaken.report.schema import Count, Number, Part, Share, Table
+from forsaken.result import Count, Number, Part, Share, Table
 
 _MOST = 100_000  # points of a curve, or models of a histogram
 _LONGEST = 5000  # characters of a text; the longest sentence of an audit has some hundred

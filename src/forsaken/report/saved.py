@@ -20,7 +20,7 @@ from forsaken.errors import OutputError, SettingsError
 from forsaken.jobs.files import ARRAYS, CERTIFICATE, KIND, REPORT, RESULT, SCHEMA
 from forsaken.jobs.hashes import settings_hash
 from forsaken.report.audit_schema import SavedAudit
-from forsaken.report.schema import Certificate, Result
+from forsaken.result import Certificate, Result
 from forsaken.types import Array
 
 __all__ = ["ARRAYS", "AUDIT", "CERTIFICATE", "REPORT", "RESULT", "Run", "read_run"]

@@ -78,7 +78,7 @@ def test_models_of_other_tasks_are_refused(trained):
 
 
 def test_sets_of_other_shapes_are_refused(trained):
-    with pytest.raises(InputError, match=r"test holds samples of shape .*7.*, but forget of shape .*20"):
+    with pytest.raises(InputError, match=r"a forget sample has shape .*20.* but a test sample has .*7"):
         quick(trained, test=(np.zeros((3, 7), dtype=np.float32), [0, 1, 2]))
 
 

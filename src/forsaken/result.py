@@ -1,4 +1,4 @@
-"""What a saved result and a certificate must look like, so that drawing a page never meets a surprise."""
+"""The typed result of a run: the demonstration and jobs build it, the certificate hashes it, the report reads it."""
 
 from __future__ import annotations
 
