@@ -25,17 +25,16 @@ if TYPE_CHECKING:
     from forsaken.references.table import References
     from forsaken.types import Tick
     from forsaken.unlearning.base import Details, Step, Unlearned, Unlearner
-    from forsaken.unlearning.call import unlearn
     from forsaken.unlearning.forsaken.mask import Mask
     from forsaken.unlearning.forsaken.method import Forsaken
-    from forsaken.unlearning.table import METHODS
+    from forsaken.unlearning.methods import METHODS, unlearn
 
 __version__ = "0.1.0"
 
 # Where each public name lives. It is imported when it is first asked for, so that what needs no torch (help, shell
 # completion, job files) does not wait for it.
 _HOMES = {
-    "METHODS": "unlearning.table",
+    "METHODS": "unlearning.methods",
     "Audit": "auditing.result",
     "Curvature": "references.curvature",
     "Details": "unlearning.base",
@@ -62,7 +61,7 @@ _HOMES = {
     "load_scenario": "data.scenarios.table",
     "metrics": "",
     "read_records": "data.readers",
-    "unlearn": "unlearning.call",
+    "unlearn": "unlearning.methods",
 }
 
 __all__ = [

@@ -27,10 +27,9 @@ from forsaken.models.train import Training, train
 from forsaken.models.weights import fingerprint
 from forsaken.recipe import Recipe
 from forsaken.types import Tick
-from forsaken.unlearning.sisa.ensemble import SisaEnsemble, vote
-from forsaken.unlearning.sisa.method import Sisa
+from forsaken.unlearning.sisa.method import Sisa, SisaEnsemble, vote
 from forsaken.unlearning.sisa.shards import deal, plan
-from forsaken.unlearning.sisa.store import kept_stages
+from forsaken.unlearning.sisa.training import kept_stages
 
 RECIPE = Recipe(epochs=6, batch_size=8, learning_rate=1e-2)
 

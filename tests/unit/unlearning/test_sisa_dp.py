@@ -19,8 +19,7 @@ from forsaken.models.nets import mlp
 from forsaken.models.train import Training
 from forsaken.models.weights import fingerprint
 from forsaken.recipe import Recipe
-from forsaken.unlearning.sisa.accounting import ORDERS, noise_for, private_plan, spent
-from forsaken.unlearning.sisa.dp_sgd import Private, SisaDpSgd
+from forsaken.unlearning.sisa.dp_sgd import ORDERS, Private, SisaDpSgd, noise_for, private_plan, spent
 from forsaken.unlearning.sisa.method import Sisa
 from forsaken.unlearning.sisa.noise import SisaDp, published, unit_deviation
 from forsaken.unlearning.sisa.shards import Stage

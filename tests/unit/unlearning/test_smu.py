@@ -21,8 +21,7 @@ from forsaken.models import train as loop
 from forsaken.models.logits import accuracy
 from forsaken.models.nets import mlp
 from forsaken.unlearning import smu
-from forsaken.unlearning.recorder import Recorder
-from forsaken.unlearning.smu import Smu, record_of
+from forsaken.unlearning.smu import Recorder, Smu, record_of
 
 WATCHED = torch.tensor([3, 11, 12, 29])
 REST = torch.tensor([row for row in range(30) if row not in (3, 11, 12, 29)])
