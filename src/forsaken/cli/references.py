@@ -47,8 +47,8 @@ def fit(
     """
     from forsaken.engine import check_engine
     from forsaken.jobs.code import user_code
+    from forsaken.jobs.configuration import read_job
     from forsaken.jobs.crossfit import fit_table
-    from forsaken.jobs.reading import read_job
 
     check_engine(engine)
     read = read_job(job)
@@ -82,8 +82,8 @@ def extend(job: JobFile = Path(NAME), as_json: AsJson = False) -> None:
     Example: forsaken references extend forsaken.toml
     """
     from forsaken.jobs.code import user_code
+    from forsaken.jobs.configuration import read_job
     from forsaken.jobs.crossfit import extend_table
-    from forsaken.jobs.reading import read_job
 
     read = read_job(job)
     with user_code(read.folder), redirect_stdout(sys.stderr), bars() as progress:

@@ -14,15 +14,14 @@ from forsaken.auditing.result import PROFILES, Audit, Profile
 from forsaken.errors import ForsakenError, InputError, ModelError, OutputError, SettingsError, UnknownNameError
 from forsaken.jobs.certificate import Certificate
 from forsaken.jobs.code import inherited
+from forsaken.jobs.configuration import LEAST, MOST, Job, by_references, method_of
 from forsaken.jobs.evidence import Evidence, is_corrected, read_evidence
-from forsaken.jobs.files import AUDIT, AUDIT_MODELS, CERTIFICATE, weights_name
 from forsaken.jobs.formats.estimator import SKOPS
 from forsaken.jobs.formats.exported import PROGRAM
 from forsaken.jobs.hashes import file_hash, settings_hash
-from forsaken.jobs.method import by_references, method_of
+from forsaken.jobs.output import AUDIT, AUDIT_MODELS, CERTIFICATE, weights_name
 from forsaken.jobs.remedies import in_job_words
 from forsaken.jobs.repeating import held_out_of
-from forsaken.jobs.settings import LEAST, MOST, Job
 from forsaken.metrics import FEW
 from forsaken.models.logits import told
 from forsaken.types import Progress, silent
@@ -113,7 +112,7 @@ def audit_job(plan: Plan, progress: Progress = silent, *, engine: str = "local")
                 retain=sets.retain,
                 test=sets.test,
                 reference=sets.reference,
-                nonmembers=sets.strangers,
+                nonmembers=sets.nonmembers,
                 retrained=read.retrained,
                 oracle=read.oracle,
                 training=read.training,

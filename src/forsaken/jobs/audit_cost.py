@@ -17,7 +17,7 @@ from forsaken.types import Progress, silent
 
 _WARM_UP, _TIMED = 5, 20  # steps: the first ones are many times slower than the rest
 _SHORT = 5.0  # seconds; what is faster is fitted once more, without what the first fit prepared
-_SETS = {name: name for name in ("forget", "kept", "retain", "test", "reference")} | {"nonmembers": "strangers"}
+_SETS = ("forget", "kept", "retain", "test", "reference", "nonmembers")
 NOT_COUNTED: dict[Profile, str] = {
     "quick": "reading, judging and the page",
     "standard": "reading, the white-box oracle, relearning and the page",
@@ -44,10 +44,7 @@ def rehearse_audit(plan: Plan, progress: Progress = silent) -> dict[str, Any]:
         "unlearning_seconds": unlearning,
         "seconds": training + unlearning,
         "not_counted": NOT_COUNTED[plan.profile],
-        "counts": {
-            name: None if (part := getattr(read.sets, kept_as)) is None else len(part)
-            for name, kept_as in _SETS.items()
-        },
+        "counts": {name: None if (part := read.sets.get(name)) is None else len(part) for name in _SETS},
         "notes": [*read.sets.notes, *read.warnings],
     }
 

@@ -21,7 +21,7 @@ from forsaken.data.readers import picture_files
 from forsaken.data.records import Records
 from forsaken.data.samples import Samples
 from forsaken.errors import DataError, DataNotFoundError, InputError, OutputError, UnknownNameError
-from forsaken.jobs.files import ROWS as ROWS_FILE
+from forsaken.jobs.output import ROWS as ROWS_FILE
 from forsaken.jobs.rewriting import UnsafeError, check_rows, rewrite_csv, rewrite_npz, rewrite_parquet
 from forsaken.types import Array
 

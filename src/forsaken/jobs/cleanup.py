@@ -12,7 +12,7 @@ import numpy as np
 from forsaken._files import write_atomically
 from forsaken.data.duplicates import Duplicates, find_duplicates
 from forsaken.jobs import cleaning
-from forsaken.jobs.files import COPIES
+from forsaken.jobs.output import COPIES
 from forsaken.jobs.preparing import Prepared
 from forsaken.jobs.rows import Rows, comparable
 from forsaken.types import Array, Progress

@@ -17,14 +17,14 @@ from forsaken.data.records import Records
 from forsaken.data.samples import Samples
 from forsaken.errors import ForsakenError, InputError, ModelError, OutputError, SettingsError
 from forsaken.jobs.code import inherited
+from forsaken.jobs.configuration import LARGEST_SEED, NAME, Job
 from forsaken.jobs.evidence import Refit, training_of
-from forsaken.jobs.files import inputs_of
 from forsaken.jobs.formats.base import Format
 from forsaken.jobs.formats.estimator import SKOPS
 from forsaken.jobs.formats.exported import PROGRAM
 from forsaken.jobs.formats.table import load_model
 from forsaken.jobs.hashes import file_hash
-from forsaken.jobs.output import held
+from forsaken.jobs.output import held, inputs_of
 from forsaken.jobs.references import (
     absent,
     found_place,
@@ -37,7 +37,6 @@ from forsaken.jobs.references import (
 )
 from forsaken.jobs.rows import Reader, Rows
 from forsaken.jobs.sets import read_train, read_unseen
-from forsaken.jobs.settings import LARGEST_SEED, NAME, Job
 from forsaken.models.logits import as_module, told
 from forsaken.models.train import Training
 from forsaken.models.weights import fingerprint
@@ -159,7 +158,7 @@ def show_table(path: Path) -> dict[str, Any]:
     """Return what there is to know about a table: that of a job file, or a file itself. No key is needed."""
     place = path
     if path.suffix.lower() == Path(NAME).suffix:
-        from forsaken.jobs.reading import read_job  # noqa: PLC0415 (only where a job is named)
+        from forsaken.jobs.configuration import read_job  # noqa: PLC0415 (only where a job is named)
 
         place = place_of(read_job(path))
     table = References.load(place, key=_ANY)

@@ -24,16 +24,15 @@ from forsaken.data.samples import Samples
 from forsaken.errors import InputError
 from forsaken.jobs.certificate import Certificate
 from forsaken.jobs.code import call, find
-from forsaken.jobs.files import RECORD_KEY, RESULT, check_there, weights_name
+from forsaken.jobs.configuration import Job, target_of
 from forsaken.jobs.formats.base import Format
 from forsaken.jobs.formats.estimator import EstimatorFile
 from forsaken.jobs.formats.table import load_model
 from forsaken.jobs.hashes import settings_hash
 from forsaken.jobs.judge import oracle_of
-from forsaken.jobs.method import target_of
-from forsaken.jobs.rows import STRANGERS, Reader
-from forsaken.jobs.sets import Sets, prepared_for, read_sets
-from forsaken.jobs.settings import Job
+from forsaken.jobs.output import RECORD_KEY, RESULT, check_there, weights_name
+from forsaken.jobs.rows import NONMEMBERS, Reader
+from forsaken.jobs.sets import JobSets, prepared_for, read_sets
 from forsaken.models.logits import posteriors
 from forsaken.models.train import Training
 from forsaken.oracles.shadow import ShadowOracle
@@ -53,7 +52,7 @@ class Evidence:
         The model before.
     after : Module or estimator
         The model that is said to have forgotten.
-    sets : Sets
+    sets : JobSets
         The data, with all of the training data.
     oracle, retrained
         Who judges membership, and the yardstick, where the job names them.
@@ -65,7 +64,7 @@ class Evidence:
 
     loaded: Format
     after: Any
-    sets: Sets
+    sets: JobSets
     oracle: ShadowOracle | None
     retrained: Any
     training: Training | Train | None
@@ -127,7 +126,7 @@ def read_evidence(
     return Evidence(loaded, after, sets, oracle, retrained, training, warnings)
 
 
-def _check_forgotten(job: Job, folder: Path, certificate: Certificate, sets: Sets, answers: Array) -> list[str]:
+def _check_forgotten(job: Job, folder: Path, certificate: Certificate, sets: JobSets, answers: Array) -> list[str]:
     """Make sure that the forget set is the one of the certificate; where its key is away, return a warning.
 
     The hashes tell for sure. Without the key there is only what the run noted of the old model's answers.
@@ -167,7 +166,7 @@ def _answered_alike(path: Path, answers: Array) -> bool:
         return True  # whoever reads the file for the page tells what is wrong with it
 
 
-def _odd_labels(sets: Sets, answers: Array) -> list[str]:
+def _odd_labels(sets: JobSets, answers: Array) -> list[str]:
     """Return a warning where the old model gives few records to forget the labels that stand beside them."""
     if sets.forget.labels is None:
         return []
@@ -180,8 +179,8 @@ def _odd_labels(sets: Sets, answers: Array) -> list[str]:
     ]
 
 
-def _check_labels(sets: Sets) -> None:
-    parts = {"forget": sets.forget, "train": sets.kept, "test": sets.test, STRANGERS: sets.strangers}
+def _check_labels(sets: JobSets) -> None:
+    parts = {"forget": sets.forget, "train": sets.kept, "test": sets.test, NONMEMBERS: sets.nonmembers}
     wrong = [name for name, part in parts.items() if part is not None and part.labels is None]
     lines = [f"{name} has no labels, or some that are none of the model's classes" for name in wrong]
     if sets.kept is None:
@@ -191,7 +190,7 @@ def _check_labels(sets: Sets) -> None:
         raise InputError(f"models cannot be trained and compared on these data; give the labels that were used{listed}")
 
 
-def _doubts(job: Job, certificate: Certificate, loaded: Format, sets: Sets, trains: bool) -> list[str]:
+def _doubts(job: Job, certificate: Certificate, loaded: Format, sets: JobSets, trains: bool) -> list[str]:
     found = []
     if settings_hash(job.to_dict()) != certificate.settings.job_sha256:
         found.append(
@@ -210,11 +209,11 @@ def _doubts(job: Job, certificate: Certificate, loaded: Format, sets: Sets, trai
     return found
 
 
-def _retrained(job: Job, sets: Sets, warnings: list[str]) -> Any:
+def _retrained(job: Job, sets: JobSets, warnings: list[str]) -> Any:
     if job.oracle is None or job.oracle.retrained is None:
         return None
     other = load_model(job, job.resolve(job.oracle.retrained))
-    own, ours = (leaves(each.forget.inputs) for each in (prepared_for(job, other, sets), sets))
+    own, ours = (leaves(each.inputs) for each in (prepared_for(job, other, sets)["forget"], sets.forget))
     if len(own) == len(ours) and all(torch.equal(one, two) for one, two in zip(own, ours, strict=True)):
         return other.model
     warnings.append(

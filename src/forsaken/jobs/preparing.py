@@ -7,16 +7,15 @@ from typing import Any
 
 import torch
 
-from forsaken.errors import ForsakenError, InputError, ModelError, OverlapError
-from forsaken.jobs.files import check_there
+from forsaken.errors import ForsakenError, InputError, ModelError
+from forsaken.jobs.configuration import Job, by_references, method_of
 from forsaken.jobs.formats.base import Format
 from forsaken.jobs.formats.table import load_model
 from forsaken.jobs.judge import oracle_of
-from forsaken.jobs.method import by_references, method_of
+from forsaken.jobs.output import check_there
 from forsaken.jobs.references import Table, table_for
 from forsaken.jobs.rows import Reader
-from forsaken.jobs.sets import Sets, read_sets
-from forsaken.jobs.settings import Job
+from forsaken.jobs.sets import JobSets, read_sets
 from forsaken.models.logits import told
 from forsaken.oracles.shadow import ShadowOracle
 from forsaken.types import Progress, Tick, silent
@@ -29,7 +28,7 @@ class Prepared:
 
     job: Job
     loaded: Format
-    sets: Sets
+    sets: JobSets
     oracle: ShadowOracle | None
     table: Table | None = None
 
@@ -70,12 +69,6 @@ def unlearn_prepared(ready: Prepared, progress: Progress = silent, **changes: An
             seed=job.method.seed,
             progress=progress,
         )
-    except OverlapError as error:
-        told_of = str(error).partition(";")[0]
-        raise InputError(
-            f"{told_of}; leave those records out of the set or, where the records differ, see why they are the same to "
-            "the model"
-        ) from error
     except InputError as error:
         if "forsaken.Curvature.fit" not in str(error):
             raise

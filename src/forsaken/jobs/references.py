@@ -15,13 +15,12 @@ from forsaken._keys import key_file, read_record_key, write_record_key
 from forsaken.data.samples import Samples
 from forsaken.errors import DataNotFoundError, ForsakenError, InputError, ModelError, NotHeldOutError, SettingsError
 from forsaken.jobs.code import call, find
-from forsaken.jobs.files import REFERENCES, REFERENCES_KEY
+from forsaken.jobs.configuration import Job, ReferenceSettings, method_of
 from forsaken.jobs.formats.base import Format
 from forsaken.jobs.formats.estimator import EstimatorFile
 from forsaken.jobs.hashes import file_hash
-from forsaken.jobs.method import method_of
-from forsaken.jobs.sets import Sets
-from forsaken.jobs.settings import Job, ReferenceSettings
+from forsaken.jobs.output import REFERENCES, REFERENCES_KEY
+from forsaken.jobs.sets import JobSets
 from forsaken.jobs.statements import ReferenceTable
 from forsaken.models.linear import LinearModel
 from forsaken.models.logits import as_module, told
@@ -159,7 +158,7 @@ def network_of(job: Job, loaded: Format) -> Callable[[], nn.Module]:
 
 
 def hand_on(
-    read: Table, job: Job, loaded: Format, sets: Sets, after: Any, folder: Path, progress: Progress = silent
+    read: Table, job: Job, loaded: Format, sets: JobSets, after: Any, folder: Path, progress: Progress = silent
 ) -> HandedOn:
     """Write the table without the forgotten rows to `folder`, with the curvature of the model `after`.
 
@@ -214,7 +213,7 @@ def _check_curvature(table: References, job: Job, loaded: Format) -> list[str]:
     ]
 
 
-def _strangers(table: References, sets: Sets) -> list[str]:
+def _strangers(table: References, sets: JobSets) -> list[str]:
     """Warn of training samples that are to be kept and are not in a table which earlier runs took rows out of."""
     parts = [part for part in (sets.retain, sets.kept) if part is not None]
     count = sum(len(absent(table, part)) for part in parts)
@@ -240,7 +239,7 @@ def _forget(
     gone: Samples,
     job: Job,
     loaded: Format,
-    sets: Sets,
+    sets: JobSets,
     after: Any,
     warnings: list[str],
     progress: Progress,

@@ -9,15 +9,14 @@ from forsaken.data.duplicates import content_keys
 from forsaken.data.records import Records
 from forsaken.errors import InputError, SettingsError
 from forsaken.jobs.certificate import Certificate
-from forsaken.jobs.method import by_references
+from forsaken.jobs.configuration import Job, by_references
 from forsaken.jobs.rows import Rows
-from forsaken.jobs.sets import Sets
-from forsaken.jobs.settings import Job
+from forsaken.jobs.sets import JobSets
 from forsaken.references.folds import units
 from forsaken.references.views import CUSTOM
 
 
-def held_out_of(job: Job, certificate: Certificate, sets: Sets) -> HeldOut | None:
+def held_out_of(job: Job, certificate: Certificate, sets: JobSets) -> HeldOut | None:
     """Return how references like the run's are made; None where it went by none.
 
     The table itself is not needed, which the run advised to delete: the certificate tells its folds, and the groups

@@ -21,15 +21,14 @@ from forsaken.jobs.certificate import FILE as CERTIFICATE
 from forsaken.jobs.certificate import Certificate, make_certificate
 from forsaken.jobs.chain import Chain, Link, extend, find_previous
 from forsaken.jobs.cleanup import clean
-from forsaken.jobs.files import ARRAYS, KIND, MASK, RECORD_KEY, RESULT, SCHEMA, check_there, weights_name
+from forsaken.jobs.configuration import Job, method_of
 from forsaken.jobs.formats.table import load_model
 from forsaken.jobs.judge import STAGE, Views, doubts, look, numbers
 from forsaken.jobs.keys import read_signing_key
-from forsaken.jobs.method import method_of
+from forsaken.jobs.output import ARRAYS, KIND, MASK, RECORD_KEY, RESULT, SCHEMA, check_there, weights_name
 from forsaken.jobs.preparing import Prepared, prepare_job, unlearn_prepared
 from forsaken.jobs.references import HandedOn, hand_on, key_place
-from forsaken.jobs.sets import Sets, prepared_for
-from forsaken.jobs.settings import Job
+from forsaken.jobs.sets import JobSets, prepared_for
 from forsaken.jobs.statements import ReferenceTable, Weights
 from forsaken.jobs.summary import layers, sample_table
 from forsaken.models.logits import as_module
@@ -148,8 +147,8 @@ def _write_weights(ready: Prepared, unlearned: Unlearned[Any], old: Path, goal: 
 
 def _views(ready: Prepared, after: object, progress: Progress) -> Views:
     sets, forward = ready.sets, ready.loaded.forward
-    first = look(ready.loaded.model, sets, forward, progress, 0)
-    second = look(after, sets, forward, progress, 4)
+    first = look(ready.loaded.model, sets.parts, forward, progress, 0)
+    second = look(after, sets.parts, forward, progress, 4)
     oracle = ready.job.oracle
     third = None
     if oracle is not None and oracle.retrained is not None:
@@ -194,7 +193,7 @@ def _details(
     }
 
 
-def _counts(sets: Sets) -> dict[str, int | None]:
+def _counts(sets: JobSets) -> dict[str, int | None]:
     train = sets.rows.get("train")
     return {
         "forget": len(sets.forget),

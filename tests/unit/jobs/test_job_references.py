@@ -52,11 +52,10 @@ from forsaken.jobs.audit import audit_job, evidence_of, plan_audit
 from forsaken.jobs.audit_cost import rehearse_audit
 from forsaken.jobs.certificate import Certificate
 from forsaken.jobs.code import user_code
+from forsaken.jobs.configuration import by_references, method_of, read_job
 from forsaken.jobs.crossfit import extend_table, fit_table, show_table
-from forsaken.jobs.files import inputs_of, outputs_of
 from forsaken.jobs.hashes import file_hash
-from forsaken.jobs.method import by_references, method_of
-from forsaken.jobs.reading import read_job
+from forsaken.jobs.output import inputs_of, outputs_of
 from forsaken.jobs.rehearsal import rehearse
 from forsaken.jobs.repeating import held_out_of
 from forsaken.jobs.statements import ReferenceTable

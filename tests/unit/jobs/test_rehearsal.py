@@ -15,7 +15,7 @@ from job_folders import WIDTH, build, digests, forsaken, run, world, write_job, 
 from PIL import Image
 
 from forsaken.jobs.code import user_code
-from forsaken.jobs.reading import read_job
+from forsaken.jobs.configuration import read_job
 from forsaken.jobs.rehearsal import rehearse
 from forsaken.types import Tick
 
@@ -124,7 +124,7 @@ def test_missing_references_are_explained_for_pictures(folder: Path) -> None:
 
 def test_every_example_of_the_advice_is_a_line_that_a_job_takes(folder: Path) -> None:
     """Advice must work when it is followed."""
-    from forsaken.jobs.reading import read_job
+    from forsaken.jobs.configuration import read_job
     from forsaken.jobs.rehearsal import ADVICE
 
     for _, example in ADVICE.values():

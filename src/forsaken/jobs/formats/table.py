@@ -9,12 +9,12 @@ from torch import nn
 
 from forsaken.errors import DataNotFoundError, ModelError, SettingsError
 from forsaken.jobs.code import find
+from forsaken.jobs.configuration import Job
 from forsaken.jobs.formats.base import Checkpoint, Format
 from forsaken.jobs.formats.estimator import SKOPS, EstimatorFile
 from forsaken.jobs.formats.exported import PROGRAM, ProgramFile
 from forsaken.jobs.formats.huggingface import HuggingFaceFolder
 from forsaken.jobs.formats.state import SAFETENSORS, STATE_DICT, TensorFile
-from forsaken.jobs.settings import Job
 
 FORMATS: dict[tuple[str, ...], type[Format]] = {
     SAFETENSORS: TensorFile,
