@@ -15,8 +15,7 @@ from torch import nn
 
 from forsaken._checks import Problems
 from forsaken.errors import InputError, MaskError, ModelError, NothingForgottenError, SettingsError, UnknownNameError
-from forsaken.models.linear import LinearModel, as_given
-from forsaken.models.logits import Forward, as_module, evaluation
+from forsaken.models.logits import Forward, LinearModel, as_given, as_module, evaluation
 from forsaken.models.train import Training
 from forsaken.models.weights import changed_share, fingerprint
 from forsaken.progress import reporter

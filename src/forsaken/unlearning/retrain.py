@@ -12,8 +12,7 @@ from forsaken._random import torch_seed
 from forsaken.data.nest import Nest, map_nest
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError, ModelError
-from forsaken.models.linear import LinearModel
-from forsaken.models.logits import LogitModel
+from forsaken.models.logits import LinearModel, LogitModel
 from forsaken.models.train import Training
 from forsaken.unlearning.base import About, Details, Unlearner
 from forsaken.unlearning.loss_log import LossLog, learnt
