@@ -23,10 +23,9 @@ from forsaken.jobs.method import method_of
 from forsaken.jobs.sets import Sets
 from forsaken.jobs.settings import Job, ReferenceSettings
 from forsaken.jobs.statements import ReferenceTable
-from forsaken.models.linear import LinearModel
-from forsaken.models.logits import as_module, told
+from forsaken.models.logits import LinearModel, as_module, told
 from forsaken.models.weights import fingerprint
-from forsaken.references.keys import as_keys, row_hashes
+from forsaken.references.rows import as_keys, row_hashes
 from forsaken.references.store import write_table
 from forsaken.references.table import References
 from forsaken.types import Array, Progress, Tick, silent

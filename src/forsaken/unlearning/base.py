@@ -20,8 +20,7 @@ from forsaken._checks import Problems
 from forsaken._random import checked_seed
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError, MaskError, ModelError, NothingForgottenError, SettingsError, UnknownNameError
-from forsaken.models.linear import LinearModel, as_given
-from forsaken.models.logits import Forward, as_module, evaluation, predict_logits
+from forsaken.models.logits import Forward, LinearModel, as_given, as_module, evaluation, predict_logits
 from forsaken.models.train import Training
 from forsaken.models.weights import changed_share, fingerprint
 from forsaken.progress import reporter

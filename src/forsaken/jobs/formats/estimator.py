@@ -14,7 +14,7 @@ from sklearn.pipeline import Pipeline
 from forsaken.data.records import Records
 from forsaken.errors import InputError, ModelError
 from forsaken.jobs.formats.base import Checkpoint, Format
-from forsaken.models.linear import LinearModel
+from forsaken.models.logits import LinearModel
 
 SKOPS = (".skops",)
 
