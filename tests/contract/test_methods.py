@@ -13,9 +13,9 @@ from torch import nn
 
 import forsaken
 from forsaken import METHODS, Unlearner
+from forsaken.bench.networks import mlp
 from forsaken.data.samples import Samples
 from forsaken.errors import EmptyError, InputError, NonFiniteError
-from forsaken.models.nets import mlp
 from forsaken.models.train import Training, train
 from forsaken.recipe import Recipe
 from forsaken.unlearning.bad_teacher import BadTeacher
