@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,9 +13,11 @@ from forsaken._files import write_atomically
 from forsaken.data.duplicates import Duplicates, find_duplicates
 from forsaken.jobs import cleaning
 from forsaken.jobs.files import COPIES
-from forsaken.jobs.preparing import Prepared
 from forsaken.jobs.rows import Rows, comparable
 from forsaken.types import Array, Progress
+
+if TYPE_CHECKING:
+    from forsaken.jobs.run import Prepared
 
 
 def clean(ready: Prepared, folder: Path, warnings: list[str], progress: Progress) -> dict[str, Any] | None:
