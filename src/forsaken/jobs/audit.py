@@ -25,13 +25,10 @@ from forsaken.data.record_hashes import record_hashes
 from forsaken.data.records import Records
 from forsaken.data.samples import Samples
 from forsaken.errors import ForsakenError, InputError, OutputError, SettingsError, UnknownNameError
-from forsaken.jobs.certificate import Certificate
+from forsaken.jobs.certificate import Certificate, file_hash, settings_hash
 from forsaken.jobs.code import UserModel, inherited
 from forsaken.jobs.files import AUDIT, AUDIT_MODELS, CERTIFICATE, RECORD_KEY, RESULT, check_there, weights_name
-from forsaken.jobs.formats.base import Format
-from forsaken.jobs.formats.estimator import EstimatorFile
-from forsaken.jobs.formats.table import load_model
-from forsaken.jobs.hashes import file_hash, settings_hash
+from forsaken.jobs.formats import EstimatorFile, Format, load_model
 from forsaken.jobs.judge import oracle_of
 from forsaken.jobs.method import by_references, method_of, target_of
 from forsaken.jobs.references import Refit, training_of, training_problems
@@ -42,8 +39,8 @@ from forsaken.metrics import FEW
 from forsaken.models.logits import posteriors
 from forsaken.models.train import Training, steps_of, train
 from forsaken.oracles.shadow import ShadowOracle
-from forsaken.references.folds import units
-from forsaken.references.views import CUSTOM
+from forsaken.references.fitting import CUSTOM
+from forsaken.references.rows import units
 from forsaken.types import Array, Progress, Tick, silent
 
 _SAME = 0.02  # by which a confidence may differ between machines
@@ -419,13 +416,11 @@ def held_out_of(job: Job, certificate: Certificate, sets: Sets) -> HeldOut | Non
     stated = certificate.references
     if stated is None or not by_references(job):
         return None
-    unknown = {"claim": "were handed in"}.get(
-        stated.by, "have views made by a function" if stated.view == CUSTOM else ""
-    )
-    if unknown:
+    if stated.by == "claim" or stated.view == CUSTOM:
+        how = "were handed in" if stated.by == "claim" else "have views that were made by a function"
         raise SettingsError(
-            f"the references of this run {unknown}, so that nobody here knows how to make others like them for the "
-            f"models of this profile; {_STANDARD}"
+            f"the references of this run {how}, so that nobody here knows how to make others like them for the models "
+            f"of this profile; {_STANDARD}"
         )
     views = stated.views or 0
     if stated.by == "row":

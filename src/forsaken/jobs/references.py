@@ -30,27 +30,22 @@ from forsaken.errors import (
     OutputError,
     SettingsError,
 )
+from forsaken.jobs.certificate import ReferenceTable, file_hash
 from forsaken.jobs.code import UserModel, call, find, inherited
 from forsaken.jobs.files import REFERENCES, REFERENCES_KEY, inputs_of
-from forsaken.jobs.formats.base import Format
-from forsaken.jobs.formats.estimator import SKOPS, EstimatorFile
-from forsaken.jobs.formats.exported import PROGRAM
-from forsaken.jobs.formats.table import load_model
-from forsaken.jobs.hashes import file_hash
+from forsaken.jobs.formats import PROGRAM, SKOPS, EstimatorFile, Format, load_model
 from forsaken.jobs.method import method_of
 from forsaken.jobs.output import held
 from forsaken.jobs.reading import read_job
 from forsaken.jobs.rows import Reader, Rows
 from forsaken.jobs.sets import Sets, read_train, read_unseen
 from forsaken.jobs.settings import LARGEST_SEED, NAME, Job, ReferenceSettings
-from forsaken.jobs.statements import ReferenceTable
-from forsaken.models.linear import LinearModel
-from forsaken.models.logits import as_module
+from forsaken.models.logits import LinearModel, as_module
 from forsaken.models.train import Training
 from forsaken.models.weights import fingerprint
 from forsaken.recipe import Recipe
 from forsaken.references.curvature import Curvature
-from forsaken.references.keys import as_keys, row_hashes
+from forsaken.references.rows import as_keys, row_hashes
 from forsaken.references.store import save, write_table
 from forsaken.references.table import References
 from forsaken.types import Array, Progress, Tick, silent

@@ -13,26 +13,31 @@ from typing import Any
 import numpy as np
 
 from forsaken._files import write_atomically
-from forsaken._keys import key_warning, new_record_key, read_record_key, write_record_key
+from forsaken._keys import key_warning, new_record_key, read_record_key, read_signing_key, write_record_key
 from forsaken.data.record_hashes import record_hashes
 from forsaken.data.records import Records
 from forsaken.errors import ForsakenError, OutputError, OverlapError, SettingsError
 from forsaken.jobs.certificate import FILE as CERTIFICATE
-from forsaken.jobs.certificate import Certificate, make_certificate
-from forsaken.jobs.chain import Chain, Link, extend, find_previous
-from forsaken.jobs.cleanup import clean
+from forsaken.jobs.certificate import (
+    Certificate,
+    Chain,
+    Link,
+    ReferenceTable,
+    Weights,
+    extend,
+    find_previous,
+    make_certificate,
+)
+from forsaken.jobs.cleaning import clean
 from forsaken.jobs.code import UserModel
 from forsaken.jobs.files import ARRAYS, KIND, MASK, RECORD_KEY, RESULT, SCHEMA, check_there, weights_name
-from forsaken.jobs.formats.base import Format
-from forsaken.jobs.formats.table import load_model
+from forsaken.jobs.formats import Format, load_model
 from forsaken.jobs.judge import STAGE, Views, doubts, look, numbers, oracle_of
-from forsaken.jobs.keys import read_signing_key
 from forsaken.jobs.method import by_references, method_of
 from forsaken.jobs.references import HandedOn, Table, hand_on, key_place, table_for
 from forsaken.jobs.rows import Reader
 from forsaken.jobs.sets import Sets, prepared_for, read_sets
 from forsaken.jobs.settings import Job
-from forsaken.jobs.statements import ReferenceTable, Weights
 from forsaken.jobs.summary import layers, sample_table
 from forsaken.models.logits import as_module
 from forsaken.models.weights import drift, fingerprint
@@ -146,7 +151,7 @@ def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Pa
     )
     limits = {"max_drift": job.chain.max_drift, "max_accuracy_loss": job.chain.max_accuracy_loss}
     chain = extend(previous, link, **limits)
-    cleaned = clean(ready, folder, warnings, progress)
+    cleaned = clean(job, ready.sets.rows, folder, warnings, progress)
     handed_on = _handed_on(ready, unlearned.model, folder, progress)
     warnings += [] if handed_on is None else handed_on.warnings
     result = {

@@ -49,18 +49,16 @@ from forsaken.errors import (
     SettingsError,
 )
 from forsaken.jobs.audit import audit_cost, audit_job, held_out_of, plan_audit, read_inputs
-from forsaken.jobs.certificate import Certificate
+from forsaken.jobs.certificate import Certificate, ReferenceTable, file_hash
 from forsaken.jobs.code import user_code
 from forsaken.jobs.dry_run import dry_run
 from forsaken.jobs.files import inputs_of, outputs_of
-from forsaken.jobs.hashes import file_hash
 from forsaken.jobs.method import by_references, method_of
 from forsaken.jobs.reading import read_job
 from forsaken.jobs.references import extend_table, fit_table, show_table
-from forsaken.jobs.statements import ReferenceTable
 from forsaken.jobs.verify import verify_certificate
 from forsaken.models.weights import fingerprint
-from forsaken.references.keys import as_keys
+from forsaken.references.rows import as_keys
 from forsaken.references.table import References, spread_of
 from forsaken.types import Tick
 from forsaken.unlearning.forsaken.method import Forsaken
@@ -931,7 +929,7 @@ def test_new_rows_cost_no_training_with_kept_models(tmp_path: Path, monkeypatch:
     part(folder, slice(10, 132))
     fit(write_job(folder, references={"folds": 2, "keep_models": True}, audit=AUDIT))
     part(folder, slice(0, 132))
-    monkeypatch.setattr("forsaken.references.extending.trained_on", None)
+    monkeypatch.setattr("forsaken.references.table.trained_on", None)
     job = write_job(folder, references={"folds": 2, "keep_models": True})  # not even a recipe is needed
     found = extend(job)
     assert (found["added"], found["added_trainings"], found["models_kept"]) == (10, 0, 2)
