@@ -1,4 +1,4 @@
-"""The tables of README.md, docs/guide/references.md and notes/out-of-fold.md, from the result files: nothing is measured.
+"""The tables of README.md, docs/guide/references.md and notes/out-of-fold.md, made from the result files.
 
 usage: python benchmarks/out_of_fold_tables.py
 
