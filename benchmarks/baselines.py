@@ -32,11 +32,11 @@ import torch
 from common import RESULTS, add_seeds, seeds, summary, write_result
 
 from forsaken._files import write_atomically
+from forsaken.bench.networks import training_of
+from forsaken.bench.scenarios.table import SCENARIOS
 from forsaken.bench.trial import Stage, View, prepare
-from forsaken.data.scenarios.table import SCENARIOS
 from forsaken.engine import fan_out
 from forsaken.errors import ForsakenError, ModelError
-from forsaken.models.fit import training_of
 from forsaken.provenance import provenance
 from forsaken.unlearning.base import UpfrontUnlearner
 from forsaken.unlearning.methods import build

@@ -32,8 +32,8 @@ from torch import Tensor, nn
 from forsaken.cli.main import main
 from forsaken.jobs.code import user_code
 from forsaken.jobs.configuration import read_job
-from forsaken.jobs.crossfit import fit_table
 from forsaken.jobs.output import inputs_of, output, outputs_of
+from forsaken.jobs.references import fit_table
 from forsaken.jobs.run import run_job
 
 WIDTH, CLASSES = 12, 4

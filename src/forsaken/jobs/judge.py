@@ -12,8 +12,7 @@ from forsaken.auditing.verdict import judge, members
 from forsaken.data.samples import Samples
 from forsaken.errors import SettingsError
 from forsaken.jobs.configuration import Job
-from forsaken.jobs.formats.base import Format
-from forsaken.jobs.formats.table import load_model
+from forsaken.jobs.formats import Format, load_model
 from forsaken.jobs.sets import JobSets, prepared_for
 from forsaken.jobs.summary import by_class
 from forsaken.metrics import separation

@@ -17,7 +17,7 @@ from forsaken.data.samples import Samples
 from forsaken.errors import InputError, OverlapError
 from forsaken.jobs.code import call, find
 from forsaken.jobs.configuration import Job, Source
-from forsaken.jobs.formats.base import Format
+from forsaken.jobs.formats import Format
 from forsaken.jobs.rows import NONMEMBERS, Reader, Rows
 from forsaken.models.logits import predict_logits
 from forsaken.sets import ROLES, Sets

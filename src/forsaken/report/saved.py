@@ -17,7 +17,7 @@ from forsaken.auditing.result import FILE as AUDIT
 from forsaken.auditing.result import KIND as AUDIT_KIND
 from forsaken.auditing.result import SCHEMA as AUDIT_SCHEMA
 from forsaken.errors import OutputError, SettingsError
-from forsaken.jobs.hashes import settings_hash
+from forsaken.jobs.certificate import settings_hash
 from forsaken.jobs.output import ARRAYS, CERTIFICATE, KIND, REPORT, RESULT, SCHEMA
 from forsaken.report.audit_schema import SavedAudit
 from forsaken.result import Certificate, Result

@@ -16,8 +16,7 @@ from forsaken._random import torch_seed
 from forsaken.data.nest import Nest, map_nest
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError, ModelError, NonFiniteError
-from forsaken.models.linear import LinearModel
-from forsaken.models.logits import PREDICT_BATCH, LogitModel, evaluation, predict_logits
+from forsaken.models.logits import PREDICT_BATCH, LinearModel, LogitModel, evaluation, predict_logits
 from forsaken.models.train import Training, steps_of, train
 from forsaken.recipe import Recipe
 from forsaken.unlearning.base import About, Details, Request, Step, Unlearner, labelled

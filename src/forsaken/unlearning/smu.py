@@ -18,8 +18,7 @@ from torch.utils.hooks import RemovableHandle
 from forsaken.data.nest import as_kinds, leaves, row_keys, shape_of
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError, ModelError
-from forsaken.models.linear import LinearModel
-from forsaken.models.logits import LogitModel
+from forsaken.models.logits import LinearModel, LogitModel
 from forsaken.models.train import Training, steps_of, train
 from forsaken.recipe import Recipe
 from forsaken.types import Progress, silent

@@ -12,9 +12,9 @@ from torch import Tensor
 
 import forsaken
 from forsaken import Curvature, Forsaken, Recipe, References
+from forsaken.bench.networks import mlp
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError, ModelError, NotHeldOutError, SettingsError, UnknownNameError
-from forsaken.models.nets import mlp
 from forsaken.models.train import train
 from forsaken.models.weights import fingerprint
 from forsaken.unlearning.base import Request

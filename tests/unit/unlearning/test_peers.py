@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from forsaken._random import generator
+from forsaken.bench.networks import mlp
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError, ModelError, NothingForgottenError, SettingsError
-from forsaken.models.nets import mlp
 from forsaken.models.train import Training
 from forsaken.recipe import Recipe
 from forsaken.unlearning.bad_teacher import BadTeacher

@@ -13,9 +13,9 @@ from scipy.stats import norm
 from torch import nn
 
 from forsaken._random import torch_seed
+from forsaken.bench.networks import mlp
 from forsaken.data.samples import Samples
 from forsaken.errors import ModelError, SettingsError
-from forsaken.models.nets import mlp
 from forsaken.models.train import Training
 from forsaken.models.weights import fingerprint
 from forsaken.recipe import Recipe

@@ -15,11 +15,11 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
 
 from forsaken import Recipe, Tick, Training
+from forsaken.bench.networks import mlp
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError, ModelError, NonFiniteError
 from forsaken.models import train as loop
 from forsaken.models.logits import accuracy
-from forsaken.models.nets import mlp
 from forsaken.unlearning import smu
 from forsaken.unlearning.smu import Recorder, Smu, record_of
 
