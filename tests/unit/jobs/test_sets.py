@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import skops.io
 import torch
-from forsaken.jobs.formats.table import load_model
+from forsaken.jobs.formats import load_model
 from job_folders import CLASSES, WIDTH, run, table, world, write_job, write_world
 from PIL import Image
 from sklearn.linear_model import LogisticRegression
