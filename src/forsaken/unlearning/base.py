@@ -22,6 +22,7 @@ from forsaken.models.weights import changed_share, fingerprint
 from forsaken.progress import reporter
 from forsaken.references.curvature import Curvature
 from forsaken.references.table import References
+from forsaken.result import Step
 from forsaken.types import Progress
 from forsaken.unlearning.forsaken.mask import Mask
 from forsaken.unlearning.request import Request
@@ -40,20 +41,6 @@ _OF_THE_CALL = (
     "targets",
     "training",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One iteration of a method, for the curve; `seconds` count from the first iteration's start."""
-
-    iteration: int
-    objective: float
-    distance: float
-    anchor: float
-    penalty: float
-    density: float
-    step: float
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,9 @@ from forsaken.data.nest import Nest, length, map_nest
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError, ModelError, NonFiniteError
 from forsaken.models.logits import LogitModel
+from forsaken.result import Step
 from forsaken.types import Tick
-from forsaken.unlearning.base import Details, Step, Unlearner
+from forsaken.unlearning.base import Details, Unlearner
 from forsaken.unlearning.request import Request
 from forsaken.unlearning.settings import number, switch, whole
 

@@ -16,7 +16,7 @@ from forsaken.errors import NonFiniteError
 from forsaken.models.logits import PREDICT_BATCH, evaluation, predict_logits
 from forsaken.models.train import steps_of, train
 from forsaken.recipe import Recipe
-from forsaken.unlearning.base import Step
+from forsaken.result import Step
 from forsaken.unlearning.request import Request
 from forsaken.unlearning.sets import labelled
 

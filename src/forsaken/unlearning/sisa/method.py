@@ -19,8 +19,9 @@ from forsaken.data.samples import Samples
 from forsaken.engine import check_engine, fan_out
 from forsaken.errors import InputError, ModelError, SettingsError, UnknownNameError
 from forsaken.models.train import Training, usable_device
+from forsaken.result import Step
 from forsaken.types import Progress, silent
-from forsaken.unlearning.base import About, Details, Step, stopwatch
+from forsaken.unlearning.base import About, Details, stopwatch
 from forsaken.unlearning.request import Request
 from forsaken.unlearning.settings import number, other, whole
 from forsaken.unlearning.sisa.ensemble import SisaEnsemble, Standing
