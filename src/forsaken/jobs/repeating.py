@@ -13,8 +13,8 @@ from forsaken.jobs.method import by_references
 from forsaken.jobs.rows import Rows
 from forsaken.jobs.sets import Sets
 from forsaken.jobs.settings import Job
-from forsaken.references.folds import units
-from forsaken.references.views import CUSTOM
+from forsaken.references.fitting import CUSTOM
+from forsaken.references.rows import units
 
 
 def held_out_of(job: Job, certificate: Certificate, sets: Sets) -> HeldOut | None:

@@ -32,11 +32,10 @@ from torch.nn.functional import unfold
 from forsaken.data.nest import Nest
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError, ModelError, SettingsError
-from forsaken.models.linear import LinearModel
-from forsaken.models.logits import Forward, LogitModel, as_module, evaluation
+from forsaken.models.logits import Forward, LinearModel, LogitModel, as_module, evaluation
 from forsaken.models.weights import fingerprint
 from forsaken.progress import reporter
-from forsaken.references.keys import row_hashes
+from forsaken.references.rows import row_hashes
 from forsaken.types import Progress, Tick
 
 ROWS = 2500  # rows that the moments are taken over, about; more bring little

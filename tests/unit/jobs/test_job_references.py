@@ -50,19 +50,17 @@ from forsaken.errors import (
 )
 from forsaken.jobs.audit import audit_job, evidence_of, plan_audit
 from forsaken.jobs.audit_cost import rehearse_audit
-from forsaken.jobs.certificate import Certificate
+from forsaken.jobs.certificate import Certificate, ReferenceTable, file_hash
 from forsaken.jobs.code import user_code
 from forsaken.jobs.crossfit import extend_table, fit_table, show_table
 from forsaken.jobs.files import inputs_of, outputs_of
-from forsaken.jobs.hashes import file_hash
 from forsaken.jobs.method import by_references, method_of
 from forsaken.jobs.reading import read_job
 from forsaken.jobs.rehearsal import rehearse
 from forsaken.jobs.repeating import held_out_of
-from forsaken.jobs.statements import ReferenceTable
 from forsaken.jobs.verify import verify_certificate
 from forsaken.models.weights import fingerprint
-from forsaken.references.keys import as_keys
+from forsaken.references.rows import as_keys
 from forsaken.references.table import References, spread_of
 from forsaken.types import Tick, silent
 from forsaken.unlearning.forsaken.method import Forsaken
@@ -933,7 +931,7 @@ def test_new_rows_cost_no_training_with_kept_models(tmp_path: Path, monkeypatch:
     part(folder, slice(10, 132))
     fit(write_job(folder, references={"folds": 2, "keep_models": True}, audit=AUDIT))
     part(folder, slice(0, 132))
-    monkeypatch.setattr("forsaken.references.extending.trained_on", None)
+    monkeypatch.setattr("forsaken.references.table.trained_on", None)
     job = write_job(folder, references={"folds": 2, "keep_models": True})  # not even a recipe is needed
     found = extend(job)
     assert (found["added"], found["added_trainings"], found["models_kept"]) == (10, 0, 2)
