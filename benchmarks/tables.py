@@ -1,4 +1,4 @@
-"""The tables of docs/guide/methods.md, from the result files: nothing is measured here.
+"""The tables of benchmarks/notes/baselines.md, from the result files: nothing is measured here.
 
 usage: python benchmarks/tables.py [TASK ...] [--notes]
 
