@@ -130,7 +130,7 @@ def problems(folder: Path, **changes: Any) -> list[str]:
         ({"view": "mirror"}, '[references] view is \'mirror\', expected "mirror-shift" or "word-dropout"'),
         ({"views": 3}, '[references] view is missing, expected what the views are, such as "mirror-shift"'),
         ({"seed": -1}, "[references] seed is -1, expected a whole number from 0 to"),
-        ({"fold": 3}, "[references] unknown key 'fold'; did you mean 'folds'? (known: file, folds, group, keep_models"),
+        ({"fold": 3}, "[references] fold is unknown, expected one of file, folds, group, keep_models"),
     ],
 )
 def test_a_wrong_setting_is_told_in_words(tmp_path: Path, settings: dict[str, Any], expected: str) -> None:
