@@ -6,7 +6,7 @@ from typing import Any
 
 from forsaken.jobs.settings import Job
 from forsaken.unlearning.base import Unlearner
-from forsaken.unlearning.forsaken.aims import OUT_OF_FOLD
+from forsaken.unlearning.forsaken.targets import OUT_OF_FOLD
 from forsaken.unlearning.table import build
 
 

@@ -19,8 +19,8 @@ from forsaken.jobs.sets import Sets
 from forsaken.jobs.settings import Job
 from forsaken.models.logits import as_module
 from forsaken.types import Progress, Tick, silent
-from forsaken.unlearning.forsaken.aims import OUT_OF_FOLD
 from forsaken.unlearning.forsaken.method import GAUSS_NEWTON, Forsaken
+from forsaken.unlearning.forsaken.targets import OUT_OF_FOLD
 
 _TRIAL = 3  # iterations, or rounds, that are timed
 _BESIDES = 5.0  # seconds for starting the program and for the page

@@ -37,7 +37,7 @@ from forsaken.models.weights import drift, fingerprint
 from forsaken.provenance import provenance
 from forsaken.types import Progress, Tick, silent
 from forsaken.unlearning.base import Unlearned
-from forsaken.unlearning.forsaken.claims import claim_of
+from forsaken.unlearning.forsaken.targets import claim_of
 
 
 @dataclass(frozen=True, slots=True)

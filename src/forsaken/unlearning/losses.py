@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy, kl_div
 from forsaken.data.samples import Samples
 from forsaken.errors import NonFiniteError
 from forsaken.models.logits import LogitModel
-from forsaken.unlearning.forsaken.space import ParameterSpace, prepared
+from forsaken.unlearning.forsaken.parameters import ParameterSpace, prepared
 from forsaken.unlearning.request import Request
 
 

@@ -16,7 +16,7 @@ from forsaken.models.logits import LogitModel, predict_logits
 from forsaken.types import Tick
 from forsaken.unlearning.base import About, Details, Step, Unlearner
 from forsaken.unlearning.forsaken.importance import importance
-from forsaken.unlearning.forsaken.space import ParameterSpace, prepared
+from forsaken.unlearning.forsaken.parameters import ParameterSpace, prepared
 from forsaken.unlearning.request import Request
 from forsaken.unlearning.sets import class_count, labelled
 from forsaken.unlearning.settings import number, whole

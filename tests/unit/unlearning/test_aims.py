@@ -7,8 +7,8 @@ import torch
 
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError, SettingsError
-from forsaken.unlearning.forsaken.aims import aim, margin, memorised
 from forsaken.unlearning.forsaken.objective import kl, squared_logits
+from forsaken.unlearning.forsaken.targets import aim, margin, memorised
 from forsaken.unlearning.request import Request
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from forsaken.unlearning.forsaken.by_layer import ByLayer
 from torch import Tensor, nn
 
 from forsaken.data.samples import Samples
@@ -13,9 +14,8 @@ from forsaken.models.logits import LogitModel
 from forsaken.models.nets import NewsConvolutions, TextConvolutions, small_convolutions
 from forsaken.unlearning.forsaken import by_layer
 from forsaken.unlearning.forsaken import importance as place
-from forsaken.unlearning.forsaken.by_layer import ByLayer
 from forsaken.unlearning.forsaken.importance import LOSSES, importance
-from forsaken.unlearning.forsaken.space import ParameterSpace, prepared
+from forsaken.unlearning.forsaken.parameters import ParameterSpace, prepared
 
 
 def deep() -> nn.Module:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from forsaken.unlearning.forsaken.first_layer import FirstLayer, first_layer
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
 
@@ -18,8 +19,7 @@ from forsaken.models.logits import LogitModel
 from forsaken.models.weights import fingerprint
 from forsaken.references import curvature as curvature_place
 from forsaken.unlearning.forsaken import first_layer as place
-from forsaken.unlearning.forsaken.first_layer import FirstLayer, first_layer
-from forsaken.unlearning.forsaken.space import ParameterSpace
+from forsaken.unlearning.forsaken.parameters import ParameterSpace
 
 WIDTH, HIDDEN, CLASSES, DAMPING = 40, 8, 3, 0.1
 

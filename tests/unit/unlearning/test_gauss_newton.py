@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import Problem
+from forsaken.unlearning.forsaken.prefix import frozen_prefix
 from reference_case import KEY, drawn, hebb
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
@@ -28,8 +29,7 @@ from forsaken.recipe import Recipe
 from forsaken.unlearning.forsaken import gauss_newton as place
 from forsaken.unlearning.forsaken import method as method_place
 from forsaken.unlearning.forsaken.gauss_newton import Linearised, Metric, Solver
-from forsaken.unlearning.forsaken.prefix import frozen_prefix
-from forsaken.unlearning.forsaken.space import ParameterSpace, prepared
+from forsaken.unlearning.forsaken.parameters import ParameterSpace, prepared
 
 CLASSES, DAMPING = 3, 0.1
 

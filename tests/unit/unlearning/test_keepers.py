@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from forsaken.unlearning.forsaken.keepers import Keepers, keepers
 
 from forsaken.data.samples import Samples
-from forsaken.unlearning.forsaken.keepers import Keepers, keepers
 from forsaken.unlearning.request import Request
 
 

@@ -13,7 +13,7 @@ from forsaken import Forsaken
 from forsaken.data.samples import Samples
 from forsaken.models.logits import LogitModel, accuracy, predict_logits
 from forsaken.unlearning.forsaken.importance import importance, scaled
-from forsaken.unlearning.forsaken.space import ParameterSpace
+from forsaken.unlearning.forsaken.parameters import ParameterSpace
 
 
 def mu_of(result, model) -> torch.Tensor:
@@ -270,8 +270,8 @@ def test_the_size_of_the_change_is_reported(problem) -> None:
 def test_unsure_but_far_from_its_target_is_memorised() -> None:
     """A mislabelled sample among easy references: its margin is small, and yet it stands where no reference does."""
     from forsaken.data.samples import Samples
-    from forsaken.unlearning.forsaken.aims import aim
     from forsaken.unlearning.forsaken.objective import squared_logits
+    from forsaken.unlearning.forsaken.targets import aim
     from forsaken.unlearning.request import Request
 
     draw = torch.Generator().manual_seed(0)

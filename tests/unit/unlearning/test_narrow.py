@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 import torch
+from forsaken.unlearning.forsaken.narrow import Narrow, narrowing
 from sklearn.linear_model import LogisticRegression
 from torch import nn
 
@@ -16,8 +17,7 @@ from forsaken.models.logits import LogitModel
 from forsaken.unlearning.forsaken import method as place
 from forsaken.unlearning.forsaken import narrow
 from forsaken.unlearning.forsaken.importance import scaled
-from forsaken.unlearning.forsaken.narrow import Narrow, narrowing
-from forsaken.unlearning.forsaken.space import ParameterSpace
+from forsaken.unlearning.forsaken.parameters import ParameterSpace
 
 WIDTH = 40
 

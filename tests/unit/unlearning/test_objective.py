@@ -11,7 +11,7 @@ from forsaken.data.samples import Samples
 from forsaken.models.logits import LogitModel
 from forsaken.models.nets import mlp
 from forsaken.unlearning.forsaken.objective import DISTANCES, Objective
-from forsaken.unlearning.forsaken.space import ParameterSpace, at_once
+from forsaken.unlearning.forsaken.parameters import ParameterSpace, at_once
 from forsaken.unlearning.forsaken.targets import centre
 
 

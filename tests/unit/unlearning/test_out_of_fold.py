@@ -17,10 +17,8 @@ from forsaken.errors import InputError, ModelError, NotHeldOutError, SettingsErr
 from forsaken.models.nets import mlp
 from forsaken.models.train import train
 from forsaken.models.weights import fingerprint
-from forsaken.unlearning.forsaken.aims import TARGETS, aim
-from forsaken.unlearning.forsaken.claims import CLAIMS, claim_of
 from forsaken.unlearning.forsaken.objective import squared_logits
-from forsaken.unlearning.forsaken.targets import centre
+from forsaken.unlearning.forsaken.targets import CLAIMS, TARGETS, aim, centre, claim_of
 from forsaken.unlearning.request import Request
 from forsaken.unlearning.table import METHODS, build
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from forsaken.unlearning.forsaken.prefix import FrozenPrefix, frozen_prefix
 from torch import Tensor, nn
 
 import forsaken
@@ -16,7 +17,6 @@ from forsaken.data.samples import Samples
 from forsaken.models.logits import LogitModel
 from forsaken.models.nets import NewsConvolutions, TextConvolutions, vgg16
 from forsaken.unlearning.forsaken import prefix as place
-from forsaken.unlearning.forsaken.prefix import FrozenPrefix, frozen_prefix
 
 PICTURES = torch.rand(9, 1, 8, 8, generator=torch.Generator().manual_seed(1))
 TARGETS = torch.randn(4, 3, generator=torch.Generator().manual_seed(2))
