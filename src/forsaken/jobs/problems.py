@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from pydantic import ValidationError
 
 from forsaken.jobs.lines import Where
 from forsaken.jobs.settings import SOURCES, TABLES, Job, RecipeSettings, Settings, Source
-from forsaken.unlearning.table import METHODS
+from forsaken.unlearning.methods import METHODS
 
 _LONGEST = 60
 
@@ -91,7 +90,7 @@ def keys_of(table: str) -> set[str]:
 
 def settings_of(method: str) -> set[str]:
     """Return the names of a method's own settings."""
-    return {field.name for field in dataclasses.fields(METHODS[method])}  # type: ignore[arg-type]
+    return set(METHODS[method].names())
 
 
 def homes_of(key: str) -> list[str]:

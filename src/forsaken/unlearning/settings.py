@@ -63,20 +63,24 @@ def grouped(owner: type[Any], settings: Mapping[str, Any], flat: Mapping[str, tu
         if name in settings:
             changes.setdefault(where, {})[entry] = settings[name]
     for where, entries in changes.items():
-        known = [each.name for each in fields(getattr(owner, where))]
+        default = getattr(owner, where)
+        known = [each.name for each in fields(default)]
         for name in entries:
             if name not in known:
                 raise UnknownNameError(f"setting of {where}", name, known)
-        if isinstance(values[where], type(getattr(owner, where))):
+        if isinstance(values[where], type(default)):
             values[where] = replace(values[where], **entries)
     return values
 
 
-def check(method: Any, found: Problems, inside: str = "") -> None:
-    """Note every setting of a method, or of the group `inside`, that is not what its field says."""
-    for each in fields(method):
-        value, told = getattr(method, each.name), each.metadata
-        name, kind = f"{inside}{each.name}", told.get("kind")
+def check(settings: Any, found: Problems, names: Mapping[str, str] | None = None) -> None:
+    """Note every setting of a method, or of a group, that is not what its field says.
+
+    `names` are the flat names of a group's entries: messages name a setting as most users write it.
+    """
+    for each in fields(settings):
+        value, told = getattr(settings, each.name), each.metadata
+        name, kind = (names or {}).get(each.name, each.name), told.get("kind")
         if value is None and each.default is None:
             continue
         if kind == "number":
@@ -88,10 +92,9 @@ def check(method: Any, found: Problems, inside: str = "") -> None:
         elif kind == "switch" and not isinstance(value, bool):
             found.add(f"{name} is {value!r}, expected True or False")
         elif kind == "group" and not isinstance(value, type(each.default)):
-            entries = ", ".join(entry.name for entry in fields(each.default))
-            found.add(f"{name} is {value!r}, expected {type(each.default).__name__}(...) or a table of {entries}")
+            found.add(f"{name} is {value!r}, expected {type(each.default).__name__}(...), or a table of its settings")
         elif kind == "group":
-            check(value, found, f"{name}.")
+            check(value, found, {entry: flat for flat, (where, entry) in settings.flat.items() if where == name})
 
 
 def describe(method: Any, inside: str = "") -> list[dict[str, Any]]:

@@ -6,11 +6,10 @@ import math
 
 import pytest
 import torch
-from forsaken.unlearning.forsaken.lbfgs import lbfgs
-from forsaken.unlearning.forsaken.search import Smooth
 from test_owlqn import Quadratic, random_quadratic
 
 from forsaken.errors import NonFiniteError
+from forsaken.unlearning.forsaken.optimisers import Smooth, lbfgs
 
 
 def solve(f, penalty, iterations, watch=lambda point: None):

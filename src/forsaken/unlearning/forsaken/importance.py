@@ -381,8 +381,8 @@ class LayerRules:
             gradient = back[name]
             if gradient is None:
                 continue
-            given = given.to(self.space.dtype) if given.is_floating_point() else given
-            for kind, value in rule(module, given, gradient.to(self.space.dtype), of).items():
+            inputs = given.to(self.space.dtype) if given.is_floating_point() else given
+            for kind, value in rule(module, inputs, gradient.to(self.space.dtype), of).items():
                 found[f"{name}.{kind}" if name else kind] = value
         return found
 

@@ -12,7 +12,7 @@ Without it (`objective`, `optimisers`), the paper's way, with anchors D_0 that h
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -24,7 +24,7 @@ from forsaken.data.samples import Samples, join
 from forsaken.errors import SettingsError
 from forsaken.models.logits import LogitModel, predict_logits
 from forsaken.references.curvature import Curvature
-from forsaken.unlearning.base import About, Details, Unlearner
+from forsaken.unlearning.base import About, Details, Request, Unlearner
 from forsaken.unlearning.forsaken.gauss_newton import Linearised, Metric, Solver, bring_to_targets
 from forsaken.unlearning.forsaken.importance import LOSSES, Scaling, importance, scaled
 from forsaken.unlearning.forsaken.mask import record
@@ -50,7 +50,6 @@ from forsaken.unlearning.forsaken.targets import (
     find_target,
     needs_reference,
 )
-from forsaken.unlearning.request import Request
 from forsaken.unlearning.settings import choice, group, grouped, number, other, whole
 
 GAUSS_NEWTON = "gauss-newton"
@@ -120,7 +119,7 @@ class Forsaken(Unlearner):
         needs=("forget", "reference (target class-mean or corrected)"),
         uses=("retain", "references (target out-of-fold)", "curvature"),
     )
-    flat = {
+    flat: ClassVar[Mapping[str, tuple[str, str]]] = {
         "power": ("scaling", "power"),
         "floor": ("scaling", "floor"),
         "weights": ("scaling", "weights"),
@@ -197,8 +196,9 @@ class Forsaken(Unlearner):
         curvature = request.curvature
         if self.optimiser == GAUSS_NEWTON and curvature is None:
             raise SettingsError(
-                f'optimiser="{GAUSS_NEWTON}" needs the curvature of what the model has learnt; give curvature= (made '
-                "once by forsaken.Curvature.fit), or references= that were fitted with model="
+                f'optimiser="{GAUSS_NEWTON}" needs the curvature of what the model has learnt',
+                field="curvature",
+                remedy="give curvature= (made once by forsaken.Curvature.fit), or references= fitted with model=",
             )
         if curvature is not None and self.optimiser in ("auto", GAUSS_NEWTON) and self.distance == "logits":
             return self._by_curvature(student, request, curvature)

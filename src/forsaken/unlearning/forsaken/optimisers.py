@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from forsaken.errors import NonFiniteError
+from forsaken.result import Step
 from forsaken.types import Progress, Tick
-from forsaken.unlearning.base import Step
 from forsaken.unlearning.settings import choice, whole
 
 ARMIJO = 1e-4
@@ -264,10 +264,10 @@ class History:
 class WorkingSet:
     """The coordinates that can move: their positions, ν, gradient and penalty, and the history over them.
 
-    Outside the working set ν is zero and |∂f| <= l, so the pseudo-gradient is zero and so is every step: work and memory
-    follow the set, not d. A coordinate that becomes free joins with an empty history, so that its first step is along
-    the scaled gradient; when half of the set has come to rest at zero, that half leaves. Only finding new coordinates
-    reads all d numbers. What that gains: docs/decisions/0001-optimiser-over-a-working-set.md.
+    Outside the working set ν is zero and |∂f| <= l, so the pseudo-gradient is zero and so is every step: work and
+    memory follow the set, not d. A coordinate that becomes free joins with an empty history, so that its first step is
+    along the scaled gradient; when half of the set has come to rest at zero, that half leaves. Only finding new
+    coordinates reads all d numbers. What that gains: docs/decisions/0001-optimiser-over-a-working-set.md.
     """
 
     def __init__(self, gradient: Tensor, penalty: Tensor, history: int) -> None:

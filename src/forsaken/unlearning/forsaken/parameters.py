@@ -28,8 +28,7 @@ from torch.func import functional_call
 from forsaken.data.nest import Nest, leaves
 from forsaken.data.samples import Samples
 from forsaken.errors import ModelError, SettingsError
-from forsaken.models.linear import LinearModel
-from forsaken.models.logits import LogitModel
+from forsaken.models.logits import LinearModel, LogitModel
 from forsaken.references.curvature import Curvature
 
 MAX_USED = 0.75  # share of used columns above which leaving out the unused ones does not pay

@@ -12,7 +12,7 @@ from torch import Tensor
 from forsaken._random import Purpose, generator
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError, ModelError, SettingsError
-from forsaken.unlearning.request import Request
+from forsaken.unlearning.base import Request
 
 OUT_OF_FOLD = "out-of-fold"
 CLAIMED = "out-of-fold, claimed"
@@ -105,8 +105,9 @@ def find_target(kind: str, distance: Distance, request: Request, forget: Tensor,
         return _by_logits(kind, distance, forget, torch.zeros(count, classes, dtype=torch.float64))
     if reference is None:
         raise SettingsError(
-            f'target="{kind}" needs reference samples that the model was never trained on; give reference=, '
-            'hand in targets=, or use target="uniform"'
+            f'target="{kind}" needs reference samples that the model was never trained on',
+            field="reference",
+            remedy='give reference=, hand in targets=, or use target="uniform"',
         )
     return _by_references(kind, distance, request, forget, reference.double())
 
