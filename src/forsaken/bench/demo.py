@@ -16,8 +16,8 @@ from forsaken.oracles.shadow import top_posteriors
 from forsaken.provenance import provenance
 from forsaken.types import Array, Progress, silent
 from forsaken.unlearning.base import Unlearned
-from forsaken.unlearning.forsaken.claims import CLAIMS
 from forsaken.unlearning.forsaken.method import Forsaken
+from forsaken.unlearning.forsaken.targets import CLAIMS
 
 TASK = "digits"
 METHOD = Forsaken()

@@ -21,7 +21,7 @@ from pydantic_core import PydanticCustomError
 from forsaken.auditing.result import Profile
 from forsaken.errors import DataNotFoundError, SettingsError, UnknownNameError
 from forsaken.unlearning.base import Unlearner
-from forsaken.unlearning.forsaken.aims import OUT_OF_FOLD
+from forsaken.unlearning.forsaken.targets import OUT_OF_FOLD
 from forsaken.unlearning.methods import METHODS, build
 
 NAME = "forsaken.toml"

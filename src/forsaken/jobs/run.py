@@ -44,7 +44,7 @@ from forsaken.oracles.shadow import ShadowOracle
 from forsaken.provenance import provenance
 from forsaken.types import Progress, Tick, silent
 from forsaken.unlearning.base import Unlearned
-from forsaken.unlearning.forsaken.claims import claim_of
+from forsaken.unlearning.forsaken.targets import claim_of
 
 _MODEL = UserModel("it was to forget", memory="in [method] give a batch_size, a smaller history, or fewer parameters")
 
