@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import forsaken
-from forsaken.models.nets import mlp
+from forsaken.bench.networks import mlp
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from forsaken.unlearning.table import METHODS
+from forsaken.unlearning.methods import METHODS
 
 ROOT = Path(__file__).parents[2]
 TASKS = ("reuters-35-11", "digits", "digits-pictures")

@@ -12,13 +12,11 @@ from forsaken._files import write_atomically
 from forsaken.auditing.call import REFERENCES, audit
 from forsaken.auditing.result import PROFILES, Audit, Profile
 from forsaken.errors import ForsakenError, InputError, ModelError, OutputError, SettingsError, UnknownNameError
-from forsaken.jobs.certificate import Certificate
+from forsaken.jobs.certificate import Certificate, file_hash, settings_hash
 from forsaken.jobs.code import inherited
 from forsaken.jobs.evidence import Evidence, is_corrected, read_evidence
 from forsaken.jobs.files import AUDIT, AUDIT_MODELS, CERTIFICATE, weights_name
-from forsaken.jobs.formats.estimator import SKOPS
-from forsaken.jobs.formats.exported import PROGRAM
-from forsaken.jobs.hashes import file_hash, settings_hash
+from forsaken.jobs.formats import PROGRAM, SKOPS
 from forsaken.jobs.method import by_references, method_of
 from forsaken.jobs.remedies import in_job_words
 from forsaken.jobs.repeating import held_out_of

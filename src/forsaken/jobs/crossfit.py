@@ -16,14 +16,11 @@ from forsaken._keys import key_file, key_warning, read_record_key
 from forsaken.data.records import Records
 from forsaken.data.samples import Samples
 from forsaken.errors import ForsakenError, InputError, ModelError, OutputError, SettingsError
+from forsaken.jobs.certificate import file_hash
 from forsaken.jobs.code import inherited
 from forsaken.jobs.evidence import Refit, training_of
 from forsaken.jobs.files import inputs_of
-from forsaken.jobs.formats.base import Format
-from forsaken.jobs.formats.estimator import SKOPS
-from forsaken.jobs.formats.exported import PROGRAM
-from forsaken.jobs.formats.table import load_model
-from forsaken.jobs.hashes import file_hash
+from forsaken.jobs.formats import PROGRAM, SKOPS, Format, load_model
 from forsaken.jobs.output import held
 from forsaken.jobs.references import (
     absent,

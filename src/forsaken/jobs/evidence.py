@@ -22,13 +22,10 @@ from forsaken.data.record_hashes import record_hashes
 from forsaken.data.records import Records
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError
-from forsaken.jobs.certificate import Certificate
+from forsaken.jobs.certificate import Certificate, settings_hash
 from forsaken.jobs.code import call, find
 from forsaken.jobs.files import RECORD_KEY, RESULT, check_there, weights_name
-from forsaken.jobs.formats.base import Format
-from forsaken.jobs.formats.estimator import EstimatorFile
-from forsaken.jobs.formats.table import load_model
-from forsaken.jobs.hashes import settings_hash
+from forsaken.jobs.formats import EstimatorFile, Format, load_model
 from forsaken.jobs.judge import oracle_of
 from forsaken.jobs.method import target_of
 from forsaken.jobs.rows import STRANGERS, Reader

@@ -9,8 +9,7 @@ import torch
 
 from forsaken.errors import ForsakenError, InputError, ModelError, OverlapError
 from forsaken.jobs.files import check_there
-from forsaken.jobs.formats.base import Format
-from forsaken.jobs.formats.table import load_model
+from forsaken.jobs.formats import Format, load_model
 from forsaken.jobs.judge import oracle_of
 from forsaken.jobs.method import by_references, method_of
 from forsaken.jobs.references import Table, table_for

@@ -14,15 +14,13 @@ from torch import Tensor, nn
 from forsaken._keys import key_file, read_record_key, write_record_key
 from forsaken.data.samples import Samples
 from forsaken.errors import DataNotFoundError, ForsakenError, InputError, ModelError, NotHeldOutError, SettingsError
+from forsaken.jobs.certificate import ReferenceTable, file_hash
 from forsaken.jobs.code import call, find
 from forsaken.jobs.files import REFERENCES, REFERENCES_KEY
-from forsaken.jobs.formats.base import Format
-from forsaken.jobs.formats.estimator import EstimatorFile
-from forsaken.jobs.hashes import file_hash
+from forsaken.jobs.formats import EstimatorFile, Format
 from forsaken.jobs.method import method_of
 from forsaken.jobs.sets import Sets
 from forsaken.jobs.settings import Job, ReferenceSettings
-from forsaken.jobs.statements import ReferenceTable
 from forsaken.models.logits import LinearModel, as_module, told
 from forsaken.models.weights import fingerprint
 from forsaken.references.rows import as_keys, row_hashes

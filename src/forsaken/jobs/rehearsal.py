@@ -6,12 +6,11 @@ import sys
 import time
 from typing import Any
 
-from forsaken._keys import read_record_key
+from forsaken._keys import read_record_key, read_signing_key
 from forsaken.errors import NotHeldOutError
-from forsaken.jobs.chain import find_previous
+from forsaken.jobs.certificate import find_previous
 from forsaken.jobs.files import check_there
 from forsaken.jobs.judge import PARTS, STAGE, Views, doubts, look, numbers
-from forsaken.jobs.keys import read_signing_key
 from forsaken.jobs.method import by_references, method_of
 from forsaken.jobs.preparing import Prepared, prepare_job, unlearn_prepared
 from forsaken.jobs.references import absent, owed_words

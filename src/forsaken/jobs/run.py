@@ -13,24 +13,30 @@ from typing import Any
 import numpy as np
 
 from forsaken._files import write_atomically
-from forsaken._keys import key_warning, new_record_key, read_record_key, write_record_key
+from forsaken._keys import key_warning, new_record_key, read_record_key, read_signing_key, write_record_key
 from forsaken.data.record_hashes import record_hashes
 from forsaken.data.records import Records
 from forsaken.errors import ForsakenError, OutputError, SettingsError
 from forsaken.jobs.certificate import FILE as CERTIFICATE
-from forsaken.jobs.certificate import Certificate, make_certificate
-from forsaken.jobs.chain import Chain, Link, extend, find_previous
-from forsaken.jobs.cleanup import clean
+from forsaken.jobs.certificate import (
+    Certificate,
+    Chain,
+    Link,
+    ReferenceTable,
+    Weights,
+    extend,
+    find_previous,
+    make_certificate,
+)
+from forsaken.jobs.cleaning import clean
 from forsaken.jobs.files import ARRAYS, KIND, MASK, RECORD_KEY, RESULT, SCHEMA, check_there, weights_name
-from forsaken.jobs.formats.table import load_model
+from forsaken.jobs.formats import load_model
 from forsaken.jobs.judge import STAGE, Views, doubts, look, numbers
-from forsaken.jobs.keys import read_signing_key
 from forsaken.jobs.method import method_of
 from forsaken.jobs.preparing import Prepared, prepare_job, unlearn_prepared
 from forsaken.jobs.references import HandedOn, hand_on, key_place
 from forsaken.jobs.sets import Sets, prepared_for
 from forsaken.jobs.settings import Job
-from forsaken.jobs.statements import ReferenceTable, Weights
 from forsaken.jobs.summary import layers, sample_table
 from forsaken.models.logits import as_module
 from forsaken.models.weights import drift, fingerprint

@@ -17,8 +17,8 @@ from forsaken.auditing.result import FILE as AUDIT
 from forsaken.auditing.result import KIND as AUDIT_KIND
 from forsaken.auditing.result import SCHEMA as AUDIT_SCHEMA
 from forsaken.errors import OutputError, SettingsError
+from forsaken.jobs.certificate import settings_hash
 from forsaken.jobs.files import ARRAYS, CERTIFICATE, KIND, REPORT, RESULT, SCHEMA
-from forsaken.jobs.hashes import settings_hash
 from forsaken.report.audit_schema import SavedAudit
 from forsaken.result import Certificate, Result
 from forsaken.types import Array

@@ -41,12 +41,11 @@ from forsaken.data.samples import Samples
 from forsaken.errors import DataNotFoundError, InputError, OutputError, SettingsError, UnknownNameError
 from forsaken.jobs.audit import audit_job, plan_audit
 from forsaken.jobs.audit_cost import rehearse_audit
-from forsaken.jobs.certificate import Certificate
+from forsaken.jobs.certificate import Certificate, file_hash
 from forsaken.jobs.code import user_code
 from forsaken.jobs.evidence import Evidence, Refit, read_evidence
 from forsaken.jobs.files import inputs_of, outputs_of
-from forsaken.jobs.formats.table import load_model
-from forsaken.jobs.hashes import file_hash
+from forsaken.jobs.formats import load_model
 from forsaken.jobs.output import held, output
 from forsaken.jobs.reading import read_job
 from forsaken.jobs.remedies import in_job_words

@@ -50,16 +50,14 @@ from forsaken.errors import (
 )
 from forsaken.jobs.audit import audit_job, evidence_of, plan_audit
 from forsaken.jobs.audit_cost import rehearse_audit
-from forsaken.jobs.certificate import Certificate
+from forsaken.jobs.certificate import Certificate, ReferenceTable, file_hash
 from forsaken.jobs.code import user_code
 from forsaken.jobs.crossfit import extend_table, fit_table, show_table
 from forsaken.jobs.files import inputs_of, outputs_of
-from forsaken.jobs.hashes import file_hash
 from forsaken.jobs.method import by_references, method_of
 from forsaken.jobs.reading import read_job
 from forsaken.jobs.rehearsal import rehearse
 from forsaken.jobs.repeating import held_out_of
-from forsaken.jobs.statements import ReferenceTable
 from forsaken.jobs.verify import verify_certificate
 from forsaken.models.weights import fingerprint
 from forsaken.references.rows import as_keys

@@ -11,8 +11,8 @@ from torch import Tensor
 from forsaken._random import Purpose, generator
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError, ModelError, SettingsError
+from forsaken.unlearning.base import Request
 from forsaken.unlearning.forsaken import targets
-from forsaken.unlearning.request import Request
 
 OUT_OF_FOLD = "out-of-fold"
 CLAIMED = "out-of-fold, claimed"
