@@ -172,6 +172,111 @@ class About:
     upfront: str = ""
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Request(Sets):
+    """The samples of one request (see `Sets`), and everything else that a method may use.
+
+    Attributes
+    ----------
+    targets : object
+        Logits for D, sample by sample, or None.
+    references : References or None
+        What models that never saw a sample say about it.
+    curvature : Curvature or None
+        By how much each direction of weights changes the answers on the training data; the references' by default.
+    training : Training or None
+        How the model came about, for methods that train again.
+    forward : callable or None
+        How to call the model.
+    seed : int
+        Decides everything that is drawn.
+    progress : callable
+        Told about each step.
+    """
+
+    targets: object = None
+    references: References | None = None
+    curvature: Curvature | None = None
+    training: Training | None = None
+    forward: Forward | None = None
+    seed: int = 0
+    progress: Progress = silent
+
+    @classmethod
+    def read(
+        cls,
+        forget: object,
+        reference: object = None,
+        retain: object = None,
+        *,
+        targets: object = None,
+        references: References | None = None,
+        curvature: Curvature | None = None,
+        training: Training | None = None,
+        forward: Forward | None = None,
+        seed: int = 0,
+        progress: Progress = silent,
+        classes: np.ndarray[Any, Any] | None = None,
+        reference_labels: bool = True,
+    ) -> Request:
+        """Read what a user hands over; see `Samples.read` for what it may be.
+
+        References may be unrelated public data with labels of their own, so theirs are read only if `reference_labels`.
+        """
+        start = checked_seed(seed)
+        if references is not None and not isinstance(references, References):
+            raise InputError(
+                f"references is of type {type(references).__name__}, expected a table that forsaken.References.fit "
+                "made; samples that the model never saw go into reference="
+            )
+        if curvature is not None and not isinstance(curvature, Curvature):
+            raise InputError(
+                f"curvature is of type {type(curvature).__name__}, expected what forsaken.Curvature.fit made of the "
+                "model and its training data"
+            )
+        if targets is not None and isinstance(forget, DataLoader) and not isinstance(forget.sampler, SequentialSampler):
+            raise InputError(
+                "targets follow the order of the forget samples, but their loader shuffles; give a loader with "
+                "shuffle=False, or a Dataset"
+            )
+
+        def samples(data: object, name: str) -> Samples:
+            used = reference_labels or name != "reference"
+            return Samples.read(data, name, labels=used, classes=classes, seed=start)
+
+        return cls(
+            forget=samples(forget, "forget"),
+            reference=None if reference is None else samples(reference, "reference"),
+            retain=None if retain is None else samples(retain, "retain"),
+            targets=targets,
+            references=references,
+            curvature=references.curvature if curvature is None and references is not None else curvature,
+            training=training,
+            forward=forward,
+            seed=start,
+            progress=progress,
+        )
+
+
+def class_count(student: nn.Module, request: Request) -> int:
+    """Return how many classes the model has, from its answer to one sample."""
+    return predict_logits(student, request.forget.rows([0]), forward=request.forward).shape[1]
+
+
+def labelled(request: Request, name: str, classes: int) -> Samples:
+    """Return the set of a role with labels, each of which must be one of the model's `classes`."""
+    found = request.need(name, labels=True)
+    labels = torch.as_tensor(found.labels)
+    outside = (labels < 0) | (labels >= classes)
+    if bool(outside.any()):
+        # the count alone: a label belongs to a record, and must not end up in a log
+        raise InputError(
+            f"{int(outside.sum())} of {len(found)} labels of {name} are out of range, expected class numbers from 0 to "
+            f"{classes - 1}, as the model has {classes} classes; correct them"
+        )
+    return found
+
+
 class Unlearner(ABC):
     """An unlearning method. Subclasses take settings in the constructor and implement `run`."""
 
@@ -272,170 +377,6 @@ class Unlearner(ABC):
         return f"it stopped because of {details.stopped!r}: report this as a bug"
 
 
-class Clock:
-    """Seconds that `stopwatch` measured."""
-
-    seconds: float = 0.0
-
-
-@contextmanager
-def stopwatch(model: nn.Module) -> Iterator[Clock]:
-    """Measure the seconds of a block, waiting for the model's device at both ends."""
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
-
-    def now() -> float:
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        return time.perf_counter()
-
-    clock = Clock()
-    start = now()
-    yield clock
-    clock.seconds = now() - start
-
-
-def _copy(module: nn.Module) -> nn.Module:
-    try:
-        return copy.deepcopy(module)
-    except (RuntimeError, TypeError) as error:
-        raise ModelError(f"the model cannot be copied ({error}); give one that copy.deepcopy can copy") from error
-
-
-def _check_model(module: nn.Module) -> None:
-    if any(isinstance(p, nn.parameter.UninitializedParameter) for p in module.parameters()):
-        raise ModelError("the model has lazy parameters that are not initialised; call it on a batch and train it")
-    devices = {p.device for p in module.parameters()}
-    if len(devices) > 1:
-        raise ModelError(f"the model lies on several devices ({sorted(map(str, devices))}); put it on one")
-    if torch.device("meta") in devices:
-        raise ModelError("the model's weights are on the meta device; load them first")
-    for name, child in module.named_modules():
-        if isinstance(child, nn.modules.batchnorm._BatchNorm) and not child.track_running_stats:
-            raise ModelError(
-                f"{name or 'the model'} is a batch-norm without running statistics: a sample's posterior would depend "
-                "on the samples beside it; train with track_running_stats=True"
-            )
-    for name, p in module.named_parameters():
-        if not bool(torch.isfinite(p).all()):
-            raise InputError(f"parameter {name} holds NaN or infinite weights; load an intact checkpoint")
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Request(Sets):
-    """The samples of one request (see `Sets`), and everything else that a method may use.
-
-    Attributes
-    ----------
-    targets : object
-        Logits for D, sample by sample, or None.
-    references : References or None
-        What models that never saw a sample say about it.
-    curvature : Curvature or None
-        By how much each direction of weights changes the answers on the training data; the references' by default.
-    training : Training or None
-        How the model came about, for methods that train again.
-    forward : callable or None
-        How to call the model.
-    seed : int
-        Decides everything that is drawn.
-    progress : callable
-        Told about each step.
-    """
-
-    targets: object = None
-    references: References | None = None
-    curvature: Curvature | None = None
-    training: Training | None = None
-    forward: Forward | None = None
-    seed: int = 0
-    progress: Progress = silent
-
-    @classmethod
-    def read(
-        cls,
-        forget: object,
-        reference: object = None,
-        retain: object = None,
-        *,
-        targets: object = None,
-        references: References | None = None,
-        curvature: Curvature | None = None,
-        training: Training | None = None,
-        forward: Forward | None = None,
-        seed: int = 0,
-        progress: Progress = silent,
-        classes: np.ndarray[Any, Any] | None = None,
-        reference_labels: bool = True,
-    ) -> Request:
-        """Read what a user hands over; see `Samples.read` for what it may be.
-
-        References may be unrelated public data with labels of their own, so theirs are read only if `reference_labels`.
-        """
-        start = checked_seed(seed)
-        if references is not None and not isinstance(references, References):
-            raise InputError(
-                f"references is of type {type(references).__name__}, expected a table that forsaken.References.fit "
-                "made; samples that the model never saw go into reference="
-            )
-        if curvature is not None and not isinstance(curvature, Curvature):
-            raise InputError(
-                f"curvature is of type {type(curvature).__name__}, expected what forsaken.Curvature.fit made of the "
-                "model and its training data"
-            )
-        if targets is not None and isinstance(forget, DataLoader) and not isinstance(forget.sampler, SequentialSampler):
-            raise InputError(
-                "targets follow the order of the forget samples, but their loader shuffles; give a loader with "
-                "shuffle=False, or a Dataset"
-            )
-
-        def samples(data: object, name: str) -> Samples:
-            used = reference_labels or name != "reference"
-            return Samples.read(data, name, labels=used, classes=classes, seed=start)
-
-        return cls(
-            forget=samples(forget, "forget"),
-            reference=None if reference is None else samples(reference, "reference"),
-            retain=None if retain is None else samples(retain, "retain"),
-            targets=targets,
-            references=references,
-            curvature=references.curvature if curvature is None and references is not None else curvature,
-            training=training,
-            forward=forward,
-            seed=start,
-            progress=progress,
-        )
-
-
-def class_count(student: nn.Module, request: Request) -> int:
-    """Return how many classes the model has, from its answer to one sample."""
-    return predict_logits(student, request.forget.rows([0]), forward=request.forward).shape[1]
-
-
-def given(request: Request, name: str) -> Samples:
-    """Return the set called `name`, which the method cannot do without."""
-    found: Samples | None = getattr(request, name)
-    if found is None:
-        raise InputError(f"this method needs {name} samples; give {name}=...")
-    return found
-
-
-def labelled(request: Request, name: str, classes: int) -> Samples:
-    """Return the set called `name`, whose labels the method needs, one of `classes` each."""
-    found: Samples | None = getattr(request, name)
-    if found is None:
-        raise InputError(f"this method needs {name} samples with labels; give {name}=(inputs, labels)")
-    if found.labels is None:
-        raise InputError(f"this method needs the labels of the {name} samples; give {name}=(inputs, labels)")
-    outside = (found.labels < 0) | (found.labels >= classes)
-    if bool(outside.any()):
-        # the count alone: a label belongs to a record, and must not end up in a log
-        raise InputError(
-            f"{int(outside.sum())} of {len(found)} labels of {name} are out of range, expected class numbers from 0 to "
-            f"{classes - 1}, as the model has {classes} classes; correct them"
-        )
-    return found
-
-
 @dataclass(frozen=True, slots=True)
 class Cost:
     """What a method pays before the first request, beyond training the model once.
@@ -498,3 +439,51 @@ class UpfrontUnlearner(Unlearner):
         progress : callable
             Told about each step.
         """
+
+
+class Clock:
+    """Seconds that `stopwatch` measured."""
+
+    seconds: float = 0.0
+
+
+@contextmanager
+def stopwatch(model: nn.Module) -> Iterator[Clock]:
+    """Measure the seconds of a block, waiting for the model's device at both ends."""
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+
+    def now() -> float:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return time.perf_counter()
+
+    clock = Clock()
+    start = now()
+    yield clock
+    clock.seconds = now() - start
+
+
+def _copy(module: nn.Module) -> nn.Module:
+    try:
+        return copy.deepcopy(module)
+    except (RuntimeError, TypeError) as error:
+        raise ModelError(f"the model cannot be copied ({error}); give one that copy.deepcopy can copy") from error
+
+
+def _check_model(module: nn.Module) -> None:
+    if any(isinstance(p, nn.parameter.UninitializedParameter) for p in module.parameters()):
+        raise ModelError("the model has lazy parameters that are not initialised; call it on a batch and train it")
+    devices = {p.device for p in module.parameters()}
+    if len(devices) > 1:
+        raise ModelError(f"the model lies on several devices ({sorted(map(str, devices))}); put it on one")
+    if torch.device("meta") in devices:
+        raise ModelError("the model's weights are on the meta device; load them first")
+    for name, child in module.named_modules():
+        if isinstance(child, nn.modules.batchnorm._BatchNorm) and not child.track_running_stats:
+            raise ModelError(
+                f"{name or 'the model'} is a batch-norm without running statistics: a sample's posterior would depend "
+                "on the samples beside it; train with track_running_stats=True"
+            )
+    for name, p in module.named_parameters():
+        if not bool(torch.isfinite(p).all()):
+            raise InputError(f"parameter {name} holds NaN or infinite weights; load an intact checkpoint")

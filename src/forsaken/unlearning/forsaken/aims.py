@@ -124,8 +124,9 @@ def aim(kind: str, distance: Distance, request: Request, logits: Callable[[Sampl
         return _without_references(kind, distance, now, wanted)
     if request.reference is None:
         raise SettingsError(
-            f'target="{kind}" needs reference samples that the model was never trained on; give reference=, '
-            'hand in targets=, or use target="uniform"'
+            f'target="{kind}" needs reference samples that the model was never trained on',
+            field="reference",
+            remedy='give reference=, hand in targets=, or use target="uniform"',
         )
     others = logits(request.reference).double()
     posterior = others.softmax(1)

@@ -198,8 +198,9 @@ class Forsaken(Unlearner):
         adapter, curvature = LogitModel(student, request.forward), request.curvature
         if self.optimiser == GAUSS_NEWTON and curvature is None:
             raise SettingsError(
-                f'optimiser="{GAUSS_NEWTON}" needs the curvature of what the model has learnt; give curvature= (made '
-                "once by forsaken.Curvature.fit), or references= that were fitted with model="
+                f'optimiser="{GAUSS_NEWTON}" needs the curvature of what the model has learnt',
+                field="curvature",
+                remedy="give curvature= (made once by forsaken.Curvature.fit), or references= fitted with model=",
             )
         if curvature is not None and self.optimiser in ("auto", GAUSS_NEWTON) and self.distance == "logits":
             base = curvature.check(student)
