@@ -139,7 +139,7 @@ def _received(ray: Any, finished: Any, at: int) -> Any:
         raise error.cause from None
     except errors.UnserializableException as error:
         raise ForsakenError(
-            f"item {at} failed on a Ray worker with an error that cannot be sent to this process ({_last_line(error)}); "
+            f"item {at} failed on a Ray worker with an error that cannot be sent here ({_last_line(error)}); "
             'see the error itself with engine="local"'
         ) from error
     except errors.RayError as error:
