@@ -26,6 +26,7 @@ from forsaken.models.weights import changed_share, fingerprint
 from forsaken.progress import reporter
 from forsaken.references.curvature import Curvature
 from forsaken.references.table import References
+from forsaken.result import Step
 from forsaken.sets import Sets
 from forsaken.types import Progress, silent
 from forsaken.unlearning.forsaken.mask import Mask
@@ -44,20 +45,6 @@ _OF_THE_CALL = (
     "targets",
     "training",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One iteration of a method, for the curve; `seconds` count from the first iteration's start."""
-
-    iteration: int
-    objective: float
-    distance: float
-    anchor: float
-    penalty: float
-    density: float
-    step: float
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,7 +371,7 @@ class Cost:
     Attributes
     ----------
     seconds : float
-        Of training, with all that the method does on the way.
+        Of training, with all that the method does on the run.
     bytes : int
         What it keeps on disk or in memory until a request comes.
     unbounded_bytes : int
@@ -401,7 +388,7 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True)
-class Readied:
+class PreparedModel:
     """A model that a method trained so that it can forget later; hand `model` to the method with the request."""
 
     model: nn.Module
@@ -421,8 +408,8 @@ class UpfrontUnlearner(Unlearner):
         folder: Path | None = None,
         watched: torch.Tensor | None = None,
         progress: Progress = silent,
-    ) -> Readied:
-        """Train the model in the method's own way.
+    ) -> PreparedModel:
+        """Train the model in the method's own run.
 
         Parameters
         ----------
