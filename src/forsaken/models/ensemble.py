@@ -210,7 +210,7 @@ class _Run:
         """Train neighbours with equally many samples together, at most `at_once` of them."""
         inputs, labels = _placed(self.data, self.place)
         # glibc returns blocks of megabytes to the system at every step, and each of their pages must then be faulted in
-        # again. After it has freed one block near its limit of 32 MB it keeps such blocks: it saves a fifth of the time.
+        # again. After it has freed one block near its limit of 32 MB it keeps such blocks: a fifth of the time.
         torch.empty(_KEPT_BYTES, dtype=torch.uint8)
         for _, group in groupby(members, key=lambda member: len(member.rows)):
             alike = list(group)
