@@ -38,8 +38,8 @@ from forsaken.bench.trial import Stage, View, prepare
 from forsaken.engine import fan_out
 from forsaken.errors import ForsakenError, ModelError
 from forsaken.provenance import provenance
-from forsaken.unlearning.table import build
-from forsaken.unlearning.upfront import UpfrontUnlearner
+from forsaken.unlearning.base import UpfrontUnlearner
+from forsaken.unlearning.methods import build
 
 RATES = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0, 3.0)
 WORST = 3.0

@@ -35,12 +35,9 @@ from forsaken.data.nest import leaves
 from forsaken.data.samples import Samples
 from forsaken.models.logits import predict_logits
 from forsaken.progress import bars
-from forsaken.references.entries import Entries
-from forsaken.references.fitting import asked_views
-from forsaken.references.keys import row_hashes
-from forsaken.references.origin import Costs, Origin
+from forsaken.references.fitting import Costs, Origin, Views, asked_views
+from forsaken.references.rows import Entries, row_hashes
 from forsaken.references.table import spread_of
-from forsaken.references.views import Views
 from forsaken.types import Progress
 
 FOLDS, VIEWS = 4, 3

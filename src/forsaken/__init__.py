@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from forsaken.recipe import Network, Recipe
     from forsaken.references.curvature import Curvature
     from forsaken.references.table import References
+    from forsaken.result import Step
     from forsaken.types import Tick
-    from forsaken.unlearning.base import Details, Step, Unlearned, Unlearner
-    from forsaken.unlearning.call import unlearn
+    from forsaken.unlearning.base import Details, Unlearned, Unlearner
     from forsaken.unlearning.forsaken.mask import Mask
     from forsaken.unlearning.forsaken.method import Forsaken
-    from forsaken.unlearning.table import METHODS
+    from forsaken.unlearning.methods import METHODS, unlearn
 
 __version__ = "0.1.0"
 
 # Where each public name lives. It is imported when it is first asked for, so that what needs no torch (help, shell
 # completion, job files) does not wait for it.
 _HOMES = {
-    "METHODS": "unlearning.table",
+    "METHODS": "unlearning.methods",
     "Audit": "auditing.result",
     "Curvature": "references.curvature",
     "Details": "unlearning.base",
@@ -49,7 +49,7 @@ _HOMES = {
     "References": "references.table",
     "Scenario": "bench.scenarios.scenario",
     "ShadowOracle": "oracles.shadow",
-    "Step": "unlearning.base",
+    "Step": "result",
     "Tick": "types",
     "Training": "models.train",
     "Unlearned": "unlearning.base",
@@ -62,7 +62,7 @@ _HOMES = {
     "load_scenario": "bench.scenarios.table",
     "metrics": "",
     "read_records": "data.readers",
-    "unlearn": "unlearning.call",
+    "unlearn": "unlearning.methods",
 }
 
 __all__ = [

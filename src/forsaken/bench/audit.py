@@ -21,7 +21,7 @@ from forsaken.references.table import References
 from forsaken.sets import Sets
 from forsaken.types import Progress, silent
 from forsaken.unlearning.base import Unlearner
-from forsaken.unlearning.table import build
+from forsaken.unlearning.methods import build
 
 
 def audit_scenario(

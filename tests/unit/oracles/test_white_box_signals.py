@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from forsaken.bench.networks import NewsConvolutions, TextConvolutions, mlp, small_convolutions, vgg16
 from forsaken.data.samples import Samples
 from forsaken.errors import ModelError
-from forsaken.models.linear import LinearModel
-from forsaken.models.logits import LogitModel
+from forsaken.models.logits import LinearModel, LogitModel
 from forsaken.oracles import signals as module
 from forsaken.oracles.gradients import factors, last_layers
 from forsaken.oracles.signals import signals

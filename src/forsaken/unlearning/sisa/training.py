@@ -2,94 +2,100 @@
 
 from __future__ import annotations
 
+import hashlib
+import shutil
+import tempfile
 import time
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor, nn
 
+from forsaken._files import write_atomically
 from forsaken._random import torch_seed
 from forsaken.data.nest import map_nest
 from forsaken.data.samples import Samples
-from forsaken.errors import ModelError, NonFiniteError
+from forsaken.errors import ModelError, NonFiniteError, OutputError
 from forsaken.models.logits import evaluation
 from forsaken.models.train import Training, train, usable_device
 from forsaken.types import Progress, Tick, silent
-from forsaken.unlearning.sisa.shards import Ledger, Stage, plan
-from forsaken.unlearning.sisa.store import Checkpoint
+from forsaken.unlearning.sisa.shards import ShardedData, SliceStage, plan
 
 _LOSS_BATCH = 512
 
 
-class Teacher(Protocol):
+class StageTrainer(Protocol):
     """How a constituent is built and how one stage of it is trained; it travels to Ray's workers."""
 
     @property
     def training(self) -> Training:
         """The network, the recipe and the device."""
 
-    def plan(self, sizes: tuple[int, ...], dealt: tuple[int, ...]) -> tuple[Stage, ...]:
-        """Return the stages of a shard whose slices 1 to i hold so many rows now, and held so many when dealt."""
+    def plan(self, sizes: tuple[int, ...], assigned: tuple[int, ...]) -> tuple[SliceStage, ...]:
+        """Return the stages of a shard whose slices 1 to i hold so many rows now, and held so many when assigned."""
 
-    def seeds(self, ledger: Ledger, shard: int) -> tuple[int, ...]:
+    def seeds(self, sharded: ShardedData, shard: int) -> tuple[int, ...]:
         """Return the seed of each of a shard's stages, which must follow from its rows up to that stage alone."""
 
     def build(self) -> nn.Module:
         """Return a new network."""
 
-    def teach(self, network: nn.Module, data: Samples, stage: Stage, seed: int) -> nn.Module:
+    def train_stage(self, network: nn.Module, data: Samples, stage: SliceStage, seed: int) -> nn.Module:
         """Train the network for one stage, with an optimiser of its own."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plain:
+class PlainTrainer:
     """Trains a stage by the training's recipe. The optimiser is new in each stage: checkpoints hold weights alone."""
 
     training: Training
     least: int = 1
 
     @classmethod
-    def of(cls, training: Training) -> Plain:
-        """Return the teacher of a training's network, which with batch-norm takes no sample alone."""
+    def of(cls, training: Training) -> PlainTrainer:
+        """Return the trainer of a training's network, which with batch-norm takes no sample alone."""
         with torch_seed(0):
             parts = training.build().modules()
         normed = any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in parts)
         return cls(training, 2 if normed else 1)
 
-    def plan(self, sizes: tuple[int, ...], dealt: tuple[int, ...]) -> tuple[Stage, ...]:  # noqa: ARG002 (the protocol's)
+    def plan(self, sizes: tuple[int, ...], assigned: tuple[int, ...]) -> tuple[SliceStage, ...]:  # noqa: ARG002 (the protocol's)
         """Return the stages for the rows that there are now."""
         return plan(sizes, self.training.recipe.epochs, self.training.recipe.batch_size, least=self.least)
 
-    def seeds(self, ledger: Ledger, shard: int) -> tuple[int, ...]:
+    def seeds(self, sharded: ShardedData, shard: int) -> tuple[int, ...]:
         """Return the seeds of the dealing, whatever rows are left."""
-        return ledger.stage_seeds(shard)
+        return sharded.stage_seeds(shard)
 
     def build(self) -> nn.Module:
         """Return a new network."""
         return self.training.build()
 
-    def teach(self, network: nn.Module, data: Samples, stage: Stage, seed: int) -> nn.Module:
+    def train_stage(self, network: nn.Module, data: Samples, stage: SliceStage, seed: int) -> nn.Module:
         """Train the network for one stage."""
         recipe, device = replace(self.training.recipe, batch_size=stage.batch), self.training.device
         return train(lambda: network, data, recipe, seed=seed, device=device, steps=stage.steps)
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class ShardTask:
     """The training of one shard.
 
     Attributes
     ----------
     shard : int
         Its number, from 0.
-    teacher : Teacher
+    trainer : StageTrainer
         How it is trained.
     data : Samples
         Its rows, in the order of its slices.
-    stages : tuple of Stage
+    stages : tuple of SliceStage
         All of them.
     first : int
         The stage to begin with, from 1.
@@ -106,9 +112,9 @@ class Task:
     """
 
     shard: int
-    teacher: Teacher
+    trainer: StageTrainer
     data: Samples
-    stages: tuple[Stage, ...]
+    stages: tuple[SliceStage, ...]
     first: int
     start: Checkpoint | None
     start_seed: int
@@ -119,7 +125,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Taught:
+class TrainedShard:
     """A shard's training, done: the network's state on the CPU, its checkpoints by stage, and what it took."""
 
     shard: int
@@ -133,11 +139,11 @@ class Taught:
     seconds: float
 
 
-def teach(task: Task, progress: Progress = silent) -> Taught:
+def train_shard(task: ShardTask, progress: Progress = silent) -> TrainedShard:
     """Train one shard. The result depends on the task alone, wherever and however often it runs."""
     started = time.perf_counter()
-    place = usable_device(task.teacher.training.device)
-    network = new_network(task.teacher, task.start_seed).to(place)
+    place = usable_device(task.trainer.training.device)
+    network = new_network(task.trainer, task.start_seed).to(place)
     if task.start is not None:
         _load(network, task.start)
     data = _placed(task.data, place)
@@ -145,7 +151,7 @@ def teach(task: Task, progress: Progress = silent) -> Taught:
     remaining = task.stages[task.first - 1 :]
     for at, (stage, seed) in enumerate(zip(remaining, task.stage_seeds[task.first - 1 :], strict=True), task.first):
         if stage.steps:
-            network = task.teacher.teach(network, _head(data, stage.rows), stage, seed)
+            network = task.trainer.train_stage(network, _head(data, stage.rows), stage, seed)
         if at in task.keep:
             name = f"shard-{task.shard:03d}-slice-{at:04d}.safetensors"
             checkpoints[at] = Checkpoint.write(task.folder / name, network.state_dict())
@@ -153,7 +159,7 @@ def teach(task: Task, progress: Progress = silent) -> Taught:
     state = {name: value.detach().cpu().clone() for name, value in network.state_dict().items()}
     if not all(bool(torch.isfinite(value).all()) for value in state.values() if value.is_floating_point()):
         raise NonFiniteError(f"the weights of shard {task.shard} are NaN or infinite; lower the recipe's learning_rate")
-    return Taught(
+    return TrainedShard(
         task.shard,
         task.first,
         state,
@@ -166,10 +172,10 @@ def teach(task: Task, progress: Progress = silent) -> Taught:
     )
 
 
-def new_network(teacher: Teacher, seed: int) -> nn.Module:
+def new_network(trainer: StageTrainer, seed: int) -> nn.Module:
     """Return a network with the initial weights of a seed."""
     with torch_seed(seed):
-        return teacher.build()
+        return trainer.build()
 
 
 def _load(network: nn.Module, checkpoint: Checkpoint) -> None:
@@ -204,3 +210,105 @@ def _loss(network: nn.Module, data: Samples) -> float:
                 flat = nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten())
                 total += float(flat) * len(part)
     return total / max(1, len(data))
+
+
+State = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint's file, its size and the SHA-256 that it must have."""
+
+    path: Path
+    bytes: int
+    sha256: str
+
+    @classmethod
+    def write(cls, path: Path, state: State) -> Checkpoint:
+        """Write a network's state in one step."""
+        content = packed(state)
+        write_atomically(path, content, private=True)  # weights remember samples
+        return cls(path, len(content), hashlib.sha256(content).hexdigest())
+
+    def read(self) -> dict[str, Tensor]:
+        """Return the state, or raise an `OutputError` if the file is not what was written."""
+        remedy = "bring it back from a backup, or prepare the model anew"
+        try:
+            content = self.path.read_bytes()
+        except OSError as error:
+            raise OutputError(f"checkpoint {self.path} cannot be read ({error.strerror}); {remedy}") from error
+        if hashlib.sha256(content).hexdigest() != self.sha256:
+            raise OutputError(f"checkpoint {self.path} is damaged: its SHA-256 is not {self.sha256[:12]}…; {remedy}")
+        try:
+            state: dict[str, Tensor] = load(content)
+        except SafetensorError as error:  # pragma: no cover (only a writer's mistake passes the digest)
+            raise OutputError(f"checkpoint {self.path} is no safetensors file ({error}); {remedy}") from error
+        return state
+
+
+def packed(state: State) -> bytes:
+    """Return a state as the bytes of a safetensors file."""
+    # copies: tensors that share memory (tied weights) cannot be written otherwise
+    content: bytes = save({name: value.detach().cpu().contiguous().clone() for name, value in state.items()})
+    return content
+
+
+class CheckpointStore:
+    """A folder of checkpoints; each training or request puts its files into a generation of its own.
+
+    Without a folder of the user's it is a temporary one, which goes when the last ensemble that uses it goes.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self.temporary = folder is None
+        self.folder = Path(tempfile.mkdtemp(prefix="forsaken-sisa-")) if folder is None else Path(folder).absolute()
+        if self.temporary:
+            weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+    def generation(self) -> Path:
+        """Make and return a new folder; no two calls get the same, in this process or another."""
+        number = 0
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            while True:
+                new = self.folder / f"generation-{number:03d}"
+                try:
+                    new.mkdir(mode=0o700)
+                except FileExistsError:
+                    number += 1
+                else:
+                    return new
+        except OSError as error:
+            raise OutputError(f"cannot make {self.folder} for checkpoints: {error.strerror}") from error
+
+
+def kept_stages(slices: int, a_checkpoint: int, room: float) -> tuple[int, ...]:
+    """Return after which slices of a shard a checkpoint is kept: all, or every k-th with the least k that fits.
+
+    Parameters
+    ----------
+    slices : int
+        How many slices the shard has.
+    a_checkpoint : int
+        The bytes of one checkpoint.
+    room : float
+        The bytes that the shard's checkpoints may use.
+
+    >>> kept_stages(10, 100, 1000), kept_stages(10, 100, 350), kept_stages(10, 100, 99)
+    ((1, 2, 3, 4, 5, 6, 7, 8, 9, 10), (3, 6, 9), ())
+    """
+    count = int(room // a_checkpoint)
+    if count >= slices:
+        return tuple(range(1, slices + 1))
+    # no request goes back to the last stage, so it is the first to be left out
+    every = next(k for k in range(1, slices + 1) if (slices - 1) // k <= count)
+    return tuple(range(every, slices, every))
+
+
+def clear_drafts(folder: Path) -> None:
+    """Remove what killed writers left beside the checkpoints; it may remember samples."""
+    for draft in folder.glob(".*"):
+        draft.unlink(missing_ok=True)

@@ -15,8 +15,8 @@ from job_folders import WIDTH, build, digests, forsaken, run, world, write_job, 
 from PIL import Image
 
 from forsaken.jobs.code import user_code
+from forsaken.jobs.dry_run import dry_run
 from forsaken.jobs.reading import read_job
-from forsaken.jobs.rehearsal import rehearse
 from forsaken.types import Tick
 
 KEYS = {
@@ -124,8 +124,8 @@ def test_missing_references_are_explained_for_pictures(folder: Path) -> None:
 
 def test_every_example_of_the_advice_is_a_line_that_a_job_takes(folder: Path) -> None:
     """Advice must work when it is followed."""
+    from forsaken.jobs.dry_run import ADVICE
     from forsaken.jobs.reading import read_job
-    from forsaken.jobs.rehearsal import ADVICE
 
     for _, example in ADVICE.values():
         job = write_job(folder, data={"reference": None})
@@ -186,5 +186,5 @@ def test_no_bar_stops_short(folder: Path) -> None:
     last: dict[str, Tick] = {}
     job = read_job(write_job(folder, oracle=SHADOW))
     with user_code(folder):
-        rehearse(job, lambda tick: last.update({tick.stage: tick}))
+        dry_run(job, lambda tick: last.update({tick.stage: tick}))
     assert (last["judge"].done, last["judge"].total) == (12, 12)

@@ -6,15 +6,14 @@ import sys
 import time
 from typing import Any
 
-from forsaken._keys import read_record_key
+from forsaken._keys import read_record_key, read_signing_key
 from forsaken.errors import NotHeldOutError
-from forsaken.jobs.chain import find_previous
+from forsaken.jobs.certificate import find_previous
 from forsaken.jobs.files import check_there
 from forsaken.jobs.judge import PARTS, STAGE, Views, doubts, look, numbers
-from forsaken.jobs.keys import read_signing_key
 from forsaken.jobs.method import by_references, method_of
-from forsaken.jobs.preparing import Prepared, prepare_job, unlearn_prepared
-from forsaken.jobs.references import absent, owed_words
+from forsaken.jobs.references import absent, debts
+from forsaken.jobs.run import Prepared, prepare_job, unlearn_prepared
 from forsaken.jobs.sets import Sets
 from forsaken.jobs.settings import Job
 from forsaken.models.logits import as_module
@@ -42,7 +41,7 @@ ADVICE = {
 }
 
 
-def rehearse(job: Job, progress: Progress = silent) -> dict[str, Any]:
+def dry_run(job: Job, progress: Progress = silent) -> dict[str, Any]:
     """Read everything, try a few iterations, and return what a run would be like. Nothing is written.
 
     Returns
@@ -104,7 +103,7 @@ def _of_table(ready: Prepared) -> list[str]:
             ready.table.check_held(ready.job, ready.sets.forget)
         except NotHeldOutError as error:
             notes.append(f"a run would be refused: {error}")
-    return notes + ([owed_words(ready.table.table.owed)] if ready.table.table.owed else [])
+    return notes + debts(ready.table.table)
 
 
 def _check_the_rest(job: Job) -> None:
