@@ -217,8 +217,13 @@ def _bare(links: tuple[Link, ...]) -> list[Link]:
 
 def _read_as(path: Path, way: ReadAs) -> Records:
     """Read a file as the forgotten records were read; people may bring records without labels or ids."""
-    from forsaken.data.readers import read_records  # noqa: PLC0415
-    from forsaken.data.tables import LABEL, from_table, read_csv, read_parquet  # noqa: PLC0415
+    from forsaken.data.readers import (  # noqa: PLC0415
+        LABEL,
+        from_table,
+        read_csv,
+        read_parquet,
+        read_records,
+    )
 
     tables = {".parquet": read_parquet, ".csv": read_csv}
     read = tables.get(path.suffix.lower()) if path.is_file() else None
