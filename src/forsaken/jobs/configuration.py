@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import keyword
 import math
@@ -487,7 +486,7 @@ def keys_of(table: str) -> set[str]:
 
 def settings_of(method: str) -> set[str]:
     """Return the names of a method's own settings."""
-    return {field.name for field in dataclasses.fields(METHODS[method])}  # type: ignore[arg-type]
+    return set(METHODS[method].names())
 
 
 def homes_of(key: str) -> list[str]:
