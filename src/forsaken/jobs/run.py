@@ -68,7 +68,8 @@ def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Pa
     key, warnings = _record_key(job, folder, key_file)
     signing = None if job.output.signing_key is None else read_signing_key(job.resolve(job.output.signing_key))
     ready = prepare_job(job, progress)
-    previous = find_previous(old, None if job.chain.previous is None else job.resolve(job.chain.previous))
+    named = None if job.chain.previous is None else job.resolve(job.chain.previous)
+    previous = find_previous(old, named, None if signing is None else signing.public_key())
     unlearned = unlearn_prepared(ready, progress)
     goal = folder / weights_name(job)
     _write_weights(ready, unlearned, old, goal)
@@ -250,7 +251,7 @@ def _certificate(
         unlearning_seconds=unlearned.seconds,
         total_seconds=seconds,
         stopped=unlearned.stopped,
-        chain=chain.to_dict(),
+        chain=chain,
         mask_kept=job.output.mask and unlearned.stopped != "not-memorised",
         references=references,
         time=result["chain"]["links"][-1]["time"],
