@@ -29,13 +29,13 @@ from forsaken.auditing.ensembles import WATCHED, Ensembles
 from forsaken.auditing.full import Full
 from forsaken.auditing.matrices import BEFORE, RETRAINED, Matrices
 from forsaken.bench.audit import case_of
+from forsaken.bench.networks import training_of
+from forsaken.bench.scenarios.scenario import Scenario
+from forsaken.bench.scenarios.table import load_scenario
 from forsaken.bench.trial import Stage, staged
 from forsaken.data.nest import row_keys
 from forsaken.data.samples import Samples
-from forsaken.data.scenario import Scenario
-from forsaken.data.scenarios.table import load_scenario
 from forsaken.metrics import at_floor, catastrophic_forgetting_rate, forgetting_rate, u_lira
-from forsaken.models.fit import training_of
 from forsaken.progress import bars
 from forsaken.provenance import provenance
 

@@ -11,8 +11,8 @@ import torch
 from forsaken import METHODS, Recipe, Training
 from forsaken.auditing.case import Case
 from forsaken.auditing.ensembles import Ensembles
+from forsaken.bench.networks import mlp
 from forsaken.data.samples import Samples
-from forsaken.models.nets import mlp
 from forsaken.sets import Sets
 
 pytestmark = pytest.mark.slow

@@ -14,9 +14,9 @@ from forsaken import Recipe, ShadowOracle, Training
 from forsaken.auditing.case import Case
 from forsaken.auditing.references import ReferenceModels
 from forsaken.auditing.white import white_box
+from forsaken.bench.networks import mlp
 from forsaken.data.samples import Samples, join
 from forsaken.metrics import separation
-from forsaken.models.nets import mlp
 from forsaken.sets import Sets
 
 if TYPE_CHECKING:

@@ -16,10 +16,9 @@ from forsaken.auditing.ensembles import Ensembles
 from forsaken.auditing.full import Full
 from forsaken.auditing.matrices import Matrices
 from forsaken.bench.audit import case_of
+from forsaken.bench.networks import fit
 from forsaken.metrics import at_floor, klom, klom_floor, u_lira, u_lira_floor, u_lira_intervals
-from forsaken.models.fit import fit
-from forsaken.unlearning.base import About, Details, Unlearner
-from forsaken.unlearning.request import Request
+from forsaken.unlearning.base import About, Details, Request, Unlearner
 
 pytestmark = pytest.mark.slow
 

@@ -38,7 +38,7 @@ from forsaken.sets import ROLES, Sets
 from forsaken.types import Progress
 from forsaken.unlearning.base import Unlearner
 from forsaken.unlearning.forsaken.aims import OUT_OF_FOLD
-from forsaken.unlearning.table import build
+from forsaken.unlearning.methods import build
 
 T = TypeVar("T")
 

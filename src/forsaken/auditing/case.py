@@ -13,8 +13,7 @@ from torch import nn
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError, SettingsError
 from forsaken.metrics import margins
-from forsaken.models.linear import LinearModel
-from forsaken.models.logits import Forward, as_module, called_plainly, predict_logits
+from forsaken.models.logits import Forward, LinearModel, as_module, called_plainly, predict_logits
 from forsaken.models.train import Training
 from forsaken.oracles.shadow import ShadowOracle, top_posteriors
 from forsaken.sets import Sets

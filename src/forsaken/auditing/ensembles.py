@@ -34,9 +34,8 @@ from forsaken.models.train import Training
 from forsaken.references.curvature import Curvature
 from forsaken.references.table import References
 from forsaken.types import Array, Progress, Tick, silent
-from forsaken.unlearning.base import Unlearner
+from forsaken.unlearning.base import Unlearner, UpfrontUnlearner
 from forsaken.unlearning.retrain import Retrain
-from forsaken.unlearning.upfront import UpfrontUnlearner
 
 _PARTS_A_MODEL = 100  # of a progress bar
 WATCHED = 500

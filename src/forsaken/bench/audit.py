@@ -12,16 +12,16 @@ from forsaken.auditing.call import audit
 from forsaken.auditing.case import Case
 from forsaken.auditing.held_out import HeldOut
 from forsaken.auditing.result import Audit, Profile
+from forsaken.bench.networks import training_of
+from forsaken.bench.scenarios.scenario import Scenario
 from forsaken.bench.trial import Stage, prepare
 from forsaken.data.samples import Samples
-from forsaken.data.scenario import Scenario
-from forsaken.models.fit import training_of
 from forsaken.references.curvature import Curvature
 from forsaken.references.table import References
 from forsaken.sets import Sets
 from forsaken.types import Progress, silent
 from forsaken.unlearning.base import Unlearner
-from forsaken.unlearning.table import build
+from forsaken.unlearning.methods import build
 
 
 def audit_scenario(

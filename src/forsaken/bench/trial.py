@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from forsaken.auditing.verdict import Verdict, judge, members
+from forsaken.bench.networks import fit
+from forsaken.bench.scenarios.scenario import Scenario
+from forsaken.bench.scenarios.table import load_scenario
 from forsaken.data.samples import Samples
-from forsaken.data.scenario import Scenario
-from forsaken.data.scenarios.table import load_scenario
-from forsaken.models.fit import fit
 from forsaken.models.logits import posteriors
 from forsaken.oracles.base import OracleReport
 from forsaken.oracles.shadow import ShadowOracle

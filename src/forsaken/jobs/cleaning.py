@@ -9,7 +9,7 @@ import csv
 import io
 import mmap
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -28,8 +28,8 @@ from forsaken.data.samples import Samples
 from forsaken.errors import DataError, DataNotFoundError, ForsakenError, InputError, OutputError, UnknownNameError
 from forsaken.jobs.files import COPIES
 from forsaken.jobs.files import ROWS as ROWS_FILE
-from forsaken.jobs.preparing import Prepared
 from forsaken.jobs.rows import Rows, comparable
+from forsaken.jobs.settings import Job
 from forsaken.types import Array, Progress
 
 _BOM = b"\xef\xbb\xbf"
@@ -326,9 +326,10 @@ def _write_list(source: Path | None, gone: Array, goal: Path, ids: Sequence[obje
     return write_atomically(goal, text.getvalue().encode())
 
 
-def clean(ready: Prepared, folder: Path, warnings: list[str], progress: Progress) -> dict[str, Any] | None:
+def clean(
+    job: Job, rows: Mapping[str, Rows], folder: Path, warnings: list[str], progress: Progress
+) -> dict[str, Any] | None:
     """Take the forgotten records out of the training data, and look for copies of them that stay there."""
-    job, rows = ready.job, ready.sets.rows
     train, forget = rows.get("train"), rows["forget"]
     if train is None:
         warnings.append(

@@ -27,8 +27,7 @@ from forsaken.errors import DataNotFoundError, InputError, ModelError, SettingsE
 from forsaken.jobs.archive import checked_archive
 from forsaken.jobs.code import call, find
 from forsaken.jobs.settings import Job
-from forsaken.models.linear import LinearModel
-from forsaken.models.logits import Forward
+from forsaken.models.logits import Forward, LinearModel
 
 
 @dataclass(frozen=True, slots=True)

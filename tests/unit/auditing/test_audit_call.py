@@ -12,10 +12,10 @@ from sklearn.linear_model import LogisticRegression
 
 import forsaken
 from forsaken import METHODS, Audit, Recipe, Training
+from forsaken.bench.networks import mlp
 from forsaken.data.samples import Samples, join
 from forsaken.errors import InputError, SettingsError
 from forsaken.models.logits import LogitModel
-from forsaken.models.nets import mlp
 from forsaken.types import Tick
 
 FAST = Recipe(20, 16, 1e-2)

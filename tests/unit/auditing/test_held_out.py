@@ -19,7 +19,7 @@ from forsaken.auditing.held_out import HeldOut
 from forsaken.data.samples import Samples, join
 from forsaken.errors import InputError, SettingsError
 from forsaken.metrics import margins
-from forsaken.references.entries import Entries
+from forsaken.references.rows import Entries
 from forsaken.sets import Sets
 
 FAST = replace(RECIPE, epochs=3)
