@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from forsaken.auditing.result import Alarm, Audit, Claim, Curve, Divergence, Number, Spread
+from forsaken.jobs.certificate import Weights
+from forsaken.jobs.certificate import make_certificate as certify
 
 CLASSES = ["cat", "dog", "<script>alert(1)</script>", "ship </script>"]
 SIZES = {"kept": 30, "test": 20, "reference": 20}
@@ -111,22 +114,32 @@ def make_result(count: int = 12, *, seed: int = 0, classes: list[str] | None = N
 
 
 def make_certificate(*, signed: bool = True) -> dict[str, Any]:
-    """The part of a certificate that the page shows, and a little more."""
-    return {
-        "schema": 1,
-        "kind": "forsaken.certificate",
-        "time": "2026-01-03T00:00:00+00:00",
-        "weights": {
-            "old": {"sha256": "a" * 64, "format": "safetensors", "name": "model.safetensors"},
-            "new": {"sha256": "b" * 64, "format": "safetensors", "name": "model.safetensors"},
+    """The certificate of a run, as certificate.json holds it."""
+    old, new = (Weights(sha256=digit * 64, format="safetensors", name="model.safetensors") for digit in "ab")
+    link = {"number": 1, "time": "2026-01-03T00:00:00Z", "forgotten": 12, "drift": 0.03, "certificate": None}
+    certificate = certify(
+        old=old,
+        new=new,
+        method="forsaken",
+        settings={},
+        hashes=["d" * 64] * 12,
+        read_as=None,
+        target=None,
+        numbers={},
+        unlearning_seconds=1.25,
+        total_seconds=2.0,
+        stopped="iterations",
+        chain={
+            "links": [link | {"accuracy_before": 0.95, "accuracy_after": 0.92}],
+            "drift": 0.03,
+            "accuracy_loss": 0.03,
         },
-        "settings": {"sha256": "c" * 64},
-        "records": {"count": 12, "hmac_sha256": ["d" * 64] * 12},
-        "mask": {"kept": False},
-        "signature": {"algorithm": "Ed25519", "key_id": "0123456789abcdef", "public_key": "", "value": ""}
-        if signed
-        else None,
-    }
+        mask_kept=False,
+        time="2026-01-03T00:00:00+00:00",
+    )
+    return (
+        certificate.sign(Ed25519PrivateKey.from_private_bytes(b"k" * 32)).to_dict() if signed else certificate.to_dict()
+    )
 
 
 def make_arrays(result: dict[str, Any]) -> dict[str, Any]:

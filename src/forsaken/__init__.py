@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from forsaken.recipe import Network, Recipe
     from forsaken.references.curvature import Curvature
     from forsaken.references.table import References
+    from forsaken.result import Step
     from forsaken.types import Tick
-    from forsaken.unlearning.base import Details, Step, Unlearned, Unlearner
+    from forsaken.unlearning.base import Details, Unlearned, Unlearner
     from forsaken.unlearning.forsaken.mask import Mask
     from forsaken.unlearning.forsaken.method import Forsaken
     from forsaken.unlearning.methods import METHODS, unlearn
@@ -48,7 +49,7 @@ _HOMES = {
     "References": "references.table",
     "Scenario": "bench.scenarios.scenario",
     "ShadowOracle": "oracles.shadow",
-    "Step": "unlearning.base",
+    "Step": "result",
     "Tick": "types",
     "Training": "models.train",
     "Unlearned": "unlearning.base",

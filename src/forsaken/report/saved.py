@@ -16,11 +16,11 @@ from pydantic import BaseModel, ValidationError
 from forsaken.auditing.result import FILE as AUDIT
 from forsaken.auditing.result import KIND as AUDIT_KIND
 from forsaken.auditing.result import SCHEMA as AUDIT_SCHEMA
-from forsaken.errors import OutputError, SettingsError
-from forsaken.jobs.certificate import settings_hash
-from forsaken.jobs.files import ARRAYS, CERTIFICATE, KIND, REPORT, RESULT, SCHEMA
+from forsaken.errors import OutputError
+from forsaken.jobs.certificate import Certificate
+from forsaken.jobs.files import ARRAYS, CERTIFICATE, REPORT, RESULT
 from forsaken.report.audit_schema import SavedAudit
-from forsaken.result import Certificate, Result
+from forsaken.result import Result
 from forsaken.types import Array
 
 __all__ = ["ARRAYS", "AUDIT", "CERTIFICATE", "REPORT", "RESULT", "Run", "read_run"]
@@ -65,25 +65,14 @@ def read_run(folder: Path) -> Run:
         raise OutputError(
             f"there is no {RESULT} in {folder}; give the output folder of a run, or make one with: forsaken demo"
         )
-    table = _table(folder / RESULT)
-    if table.get("kind", KIND) != KIND:
-        raise OutputError(f"{folder / RESULT} is of kind {table['kind']!r}, expected {KIND!r}; give a run's own folder")
-    if table.get("schema") != SCHEMA or "kind" not in table:
-        raise OutputError(
-            f"{folder / RESULT} has schema {table.get('schema')!r}, but this version reads schema {SCHEMA}; "
-            "run the request again with this version"
-        )
-    result = _checked(Result, table, folder / RESULT)
-    certificate, stated = None, {}
-    if (folder / CERTIFICATE).exists():
-        stated = _table(folder / CERTIFICATE)
-        certificate = _checked(Certificate, stated, folder / CERTIFICATE)
+    result = Result.read(folder / RESULT).model_dump()
+    certificate = Certificate.read(folder / CERTIFICATE) if (folder / CERTIFICATE).exists() else None
     forgotten = result["counts"]["forget"]
     arrays = _arrays(folder / ARRAYS, forgotten)
     audit = _audit(folder / AUDIT, forgotten) if (folder / AUDIT).exists() else None
     if audit is not None and certificate is not None:
-        _check_ties(folder / AUDIT, audit, certificate, stated)
-    return Run(folder.resolve().name, result, arrays, certificate, audit)
+        _check_ties(folder / AUDIT, audit, certificate)
+    return Run(folder.resolve().name, result, arrays, certificate.to_dict() if certificate else None, audit)
 
 
 def _audit(path: Path, forgotten: int) -> dict[str, Any]:
@@ -103,15 +92,9 @@ def _audit(path: Path, forgotten: int) -> dict[str, Any]:
     return audit
 
 
-def _check_ties(
-    path: Path, audit: Mapping[str, Any], certificate: Mapping[str, Any], stated: Mapping[str, Any]
-) -> None:
+def _check_ties(path: Path, audit: Mapping[str, Any], certificate: Certificate) -> None:
     """Refuse an audit of other weights, or of another run; it stops mix-ups, not somebody who writes both files."""
-    try:
-        whole = settings_hash(stated)
-    except SettingsError as error:
-        raise OutputError(f"{path.parent / CERTIFICATE} is damaged: {error}; {_REMEDY}") from error
-    ties = {"weights_sha256": certificate["weights"]["new"]["sha256"], "certificate_sha256": whole}
+    ties = {"weights_sha256": certificate.weights.new.sha256, "certificate_sha256": certificate.sha256}
     for name, known in ties.items():
         if audit["settings"].get(name) != known:
             raise OutputError(

@@ -26,6 +26,7 @@ from forsaken.models.weights import changed_share, fingerprint
 from forsaken.progress import reporter
 from forsaken.references.curvature import Curvature
 from forsaken.references.table import References
+from forsaken.result import Step
 from forsaken.sets import Sets
 from forsaken.types import Progress, silent
 from forsaken.unlearning.forsaken.mask import Mask
@@ -44,20 +45,6 @@ _OF_THE_CALL = (
     "targets",
     "training",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One iteration of a method, for the curve; `seconds` count from the first iteration's start."""
-
-    iteration: int
-    objective: float
-    distance: float
-    anchor: float
-    penalty: float
-    density: float
-    step: float
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,9 @@ from forsaken.data.samples import Samples
 from forsaken.errors import InputError, ModelError, NonFiniteError
 from forsaken.models.logits import LogitModel
 from forsaken.models.train import Training
+from forsaken.result import Step
 from forsaken.types import Tick
-from forsaken.unlearning.base import Details, Request, Step, Unlearner
+from forsaken.unlearning.base import Details, Request, Unlearner
 from forsaken.unlearning.forsaken.space import ParameterSpace, prepared
 from forsaken.unlearning.settings import number, switch, whole
 

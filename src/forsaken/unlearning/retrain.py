@@ -19,7 +19,8 @@ from forsaken.errors import InputError, ModelError, NonFiniteError
 from forsaken.models.logits import PREDICT_BATCH, LinearModel, LogitModel, evaluation, predict_logits
 from forsaken.models.train import Training, steps_of, train
 from forsaken.recipe import Recipe
-from forsaken.unlearning.base import About, Details, Request, Step, Unlearner, labelled
+from forsaken.result import Step
+from forsaken.unlearning.base import About, Details, Request, Unlearner, labelled
 
 _RATE = "learning_rate of the training's recipe"
 

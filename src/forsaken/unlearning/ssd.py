@@ -13,8 +13,9 @@ from torch.nn.functional import cross_entropy
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError
 from forsaken.models.logits import LogitModel, predict_logits
+from forsaken.result import Step
 from forsaken.types import Tick
-from forsaken.unlearning.base import About, Details, Request, Step, Unlearner, class_count, labelled
+from forsaken.unlearning.base import About, Details, Request, Unlearner, class_count, labelled
 from forsaken.unlearning.forsaken.importance import importance
 from forsaken.unlearning.forsaken.space import ParameterSpace, prepared
 from forsaken.unlearning.settings import number, whole

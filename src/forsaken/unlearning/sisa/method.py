@@ -22,8 +22,9 @@ from forsaken.engine import check_engine, fan_out
 from forsaken.errors import InputError, ModelError, SettingsError, UnknownNameError
 from forsaken.models.logits import as_logits
 from forsaken.models.train import Training, usable_device
+from forsaken.result import Step
 from forsaken.types import Progress, silent
-from forsaken.unlearning.base import About, Cost, Details, Readied, Request, Step, UpfrontUnlearner, stopwatch
+from forsaken.unlearning.base import About, Cost, Details, Readied, Request, UpfrontUnlearner, stopwatch
 from forsaken.unlearning.settings import number, other, whole
 from forsaken.unlearning.sisa.shards import Ledger, Rows, Stage, deal, labels_of
 from forsaken.unlearning.sisa.training import (
