@@ -17,18 +17,33 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints, ValidationError, model_validator
+from pydantic import Field, StringConstraints, ValidationError, model_validator
 
 from forsaken._files import write_atomically
 from forsaken._keys import key_id
 from forsaken.errors import DataError, DataNotFoundError, OutputError, SettingsError
+from forsaken.result import (
+    Amount,
+    AtLeastOne,
+    BeforeAfter,
+    ChainRequest,
+    Count,
+    Counts,
+    OracleQuality,
+    Part,
+    Rate,
+    Retrained,
+    Separation,
+    Share,
+    TargetClaim,
+    problems_of,
+)
 
 FILE = "certificate.json"
 PAYLOAD: Literal["application/vnd.in-toto+json"] = "application/vnd.in-toto+json"
@@ -44,10 +59,7 @@ Verdict = Literal["valid", "invalid", "unsigned", "not checked", "other key"]
 
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Time = Annotated[str, StringConstraints(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(\+00:00|Z)$")]
-Words = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
-Amount = Annotated[float, Field(ge=0, le=1e300)]
-Count = Annotated[int, Field(ge=0, le=10**15)]
-AtLeastOne = Annotated[int, Field(ge=1, le=10**15)]
+Words = Annotated[str, StringConstraints(min_length=1)]
 
 
 def canonical_json(value: object) -> bytes:
@@ -124,13 +136,7 @@ def _reason(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
 
 
-class Fact(BaseModel):
-    """A part of a certificate: its types are exact, and it has no other fields."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
-
-
-class Weights(Fact):
+class Weights(Part):
     """A file or folder of weights: its SHA-256, format and name without a path."""
 
     sha256: Digest
@@ -145,21 +151,21 @@ class Weights(Fact):
         return cls(sha256=file_hash(path), format=kind, name=spelt or "/")
 
 
-class BothWeights(Fact):
+class BothWeights(Part):
     """The weights before and after."""
 
     old: Weights
     new: Weights
 
 
-class SettingsHashes(Fact):
+class SettingsHashes(Part):
     """Hashes of the method's settings and, where there was one, of the whole job."""
 
     sha256: Digest
     job_sha256: Digest | None
 
 
-class ReadAs(Fact):
+class ReadAs(Part):
     """How the file of the records was read: the columns of labels and ids, and the size of pictures.
 
     `group` is the column that said whose each row is, where the run had one.
@@ -171,7 +177,7 @@ class ReadAs(Fact):
     group: Words | None = None
 
 
-class Forgotten(Fact):
+class Forgotten(Part):
     """The forgotten records as keyed hashes; `read_as` is None where they did not come from a file."""
 
     hmac_sha256: Annotated[tuple[Digest, ...], Field(min_length=1)]
@@ -183,35 +189,38 @@ class Forgotten(Fact):
         return len(self.hmac_sha256)
 
 
-class TargetClaim(Fact):
-    """What the target of the method shows when the numbers are good, and what it does not show."""
+class Measured(Part):
+    """What was measured on the model after forgetting, and on the one before: the numbers of result.json.
 
-    target: Words
-    shown: str
-    not_shown: str
+    `by` says whether an oracle judged who is remembered, or the largest posterior alone. What was not measured is None.
+    """
+
+    by: Literal["oracle", "confidence"]
+    fr: Rate | None
+    cfr: Rate | None
+    accuracy_before: Share | None
+    accuracy_after: Share | None
+    forget_confidence: BeforeAfter
+    separation: Separation | None
+    retrain: Retrained | None
+    oracle: OracleQuality | None
+    counts: Counts
 
 
-class Measured(Fact):
-    """What was measured after forgetting, and by which audit: "quick" with an oracle, "confidence" without one."""
-
-    profile: Words
-    numbers: dict[str, JsonValue]
-
-
-class Duration(Fact):
+class Duration(Part):
     """How many seconds it took."""
 
     unlearning: Amount
     total: Amount
 
 
-class MaskFate(Fact):
+class MaskFate(Part):
     """Whether the mask, which can restore the memory, was kept."""
 
     kept: bool
 
 
-class ReferenceTable(Fact):
+class ReferenceTable(Part):
     """The table of references that the run read: its SHA-256, and how it came about.
 
     `forgotten` rows had been taken out of it before this run; `models_owe` is how many forgotten records the models
@@ -232,28 +241,16 @@ class ReferenceTable(Fact):
     view: Words | None = None
 
 
-class Link(Fact):
-    """One request of a chain of requests; `certificate` is the SHA-256 of its certificate, None for the last."""
-
-    number: AtLeastOne
-    time: Time
-    forgotten: AtLeastOne
-    drift: Amount
-    accuracy_before: float | None
-    accuracy_after: float | None
-    certificate: Digest | None
-
-
-class Chain(Fact):
+class Chain(Part):
     """Every request so far on the same model; for a run also the bounds past which retraining is advised.
 
     >>> accuracy = {"accuracy_before": 0.9, "accuracy_after": 0.88}
-    >>> first = Link(number=1, time="2025-01-01T00:00:00+00:00", forgotten=40, drift=0.02, certificate=None, **accuracy)
+    >>> first = ChainRequest(number=1, time="2025-01-01", forgotten=40, drift=0.02, certificate=None, **accuracy)
     >>> Chain(links=(first,), max_drift=0.01).advice
     ('The cumulative drift is 0.02, above the bound of 0.01: retrain the model without the forgotten records.',)
     """
 
-    links: Annotated[tuple[Link, ...], Field(min_length=1, max_length=100_000)]
+    links: Annotated[tuple[ChainRequest, ...], Field(min_length=1, max_length=100_000)]
     max_drift: float | None = Field(default=None, exclude=True)
     max_accuracy_loss: float | None = Field(default=None, exclude=True)
 
@@ -311,14 +308,14 @@ def _advice(what: str, value: float | None, bound: float | None) -> tuple[str, .
     return (f"The cumulative {what} is {value:.4g}, {value / bound:.0%} of the bound of {bound:.4g}: {more}.",)
 
 
-class Signature(Fact):
+class Signature(Part):
     """An Ed25519 signature (base64), and a hint at the key that made it: `forsaken._keys.key_id`."""
 
     keyid: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{16}$")]
     sig: Words
 
 
-class Envelope(Fact):
+class Envelope(Part):
     """A DSSE envelope. DSSE allows for more signatures; a certificate has one signer, or none."""
 
     payload: str
@@ -330,7 +327,7 @@ class Envelope(Fact):
         return json.dumps(self.model_dump(mode="json"), indent=1).encode() + b"\n"
 
 
-class Certificate(Fact):
+class Certificate(Part):
     """What a run did, in a form that can be hashed, signed and checked by others. It holds no record and no path."""
 
     time: Time
@@ -340,7 +337,7 @@ class Certificate(Fact):
     records: Forgotten
     method: Words
     target: TargetClaim | None
-    audit: Measured
+    measured: Measured
     seconds: Duration
     stopped: Words
     chain: Chain
@@ -373,7 +370,7 @@ class Certificate(Fact):
                 return found
             problem = "it is not written as Forsaken writes what it states"
         except ValidationError as error:
-            problem = _problems(error)
+            problem = problems_of(error)
         except (ValueError, RecursionError):  # what is no base64, or no JSON
             problem = "its payload cannot be read"
         if _EARLIER in raw:
@@ -435,7 +432,7 @@ class Certificate(Fact):
         return "valid" if base64.b64encode(sig).decode() == self.signature.sig else "invalid"
 
 
-class _Statement(BaseModel):
+class _Statement(Part):
     """The parts of an in-toto statement that are read; the rest is compared with what would be written."""
 
     predicateType: Literal["https://forsaken.example/certificate/v1"]  # noqa: N815 (the name in the file)
@@ -453,93 +450,68 @@ def pae(kind: str, body: bytes) -> bytes:
 
 
 def make_certificate(
-    *,
-    old: Weights,
-    new: Weights,
-    method: str,
-    settings: Mapping[str, Any],
+    result: Mapping[str, Any],
+    weights: BothWeights,
     hashes: Sequence[str],
-    read_as: Mapping[str, Any] | None,
-    target: Mapping[str, str] | None,
-    numbers: Mapping[str, Any],
-    unlearning_seconds: float,
-    total_seconds: float,
-    stopped: str,
     chain: Chain,
+    *,
+    read_as: ReadAs | None,
+    total_seconds: float,
     mask_kept: bool,
-    job: Mapping[str, Any] | None = None,
-    profile: str = "quick",
     references: ReferenceTable | None = None,
-    time: str | None = None,
 ) -> Certificate:
     """Build the certificate of a run, unsigned.
 
     Parameters
     ----------
-    old, new : Weights
-        Described by ``Weights.of(path, format)``.
-    method, settings : str, mapping
-        The method and its settings, of which the hash is kept.
+    result : mapping
+        The content of result.json. Of the settings of the method and of the job only hashes are kept.
+    weights : BothWeights
+        Each described by ``Weights.of(path, format)``.
     hashes : sequence of str
         The keyed hashes of the forgotten records, from `record_hashes`.
-    read_as : mapping or None
-        How the file of the records was read ("label", "id", "size"); None if they did not come from a file.
-    target : mapping or None
-        ``Claim.to_dict()`` of the target.
-    numbers : mapping
-        What the audit of kind `profile` found; ready for JSON.
-    unlearning_seconds, total_seconds, stopped : float, float, str
-        How long it took, and why it ended.
     chain : Chain
-        From `extend`.
+        From `extend`; its last request is this one.
+    read_as : ReadAs or None
+        How the file of the records was read; None if they did not come from a file.
+    total_seconds : float
+        How long the whole run took.
     mask_kept : bool
         Whether the mask was written to a file.
-    job : mapping, optional
-        The settings of the whole job, of which the hash is kept.
     references : ReferenceTable, optional
         The table of references that the run read.
-    time : str, optional
-        UTC in ISO 8601; now by default.
     """
-    content = {
-        "time": time or datetime.now(UTC).isoformat(timespec="seconds"),
-        "version": version_of("forsaken"),
-        "weights": {"old": old.model_dump(), "new": new.model_dump()},
-        "settings": {"sha256": settings_hash(settings), "job_sha256": None if job is None else settings_hash(job)},
-        "records": {"hmac_sha256": list(hashes), "read_as": None if read_as is None else dict(read_as)},
-        "method": method,
-        "target": None if target is None else dict(target),
-        "audit": {"profile": profile, "numbers": dict(numbers)},
-        "seconds": {"unlearning": unlearning_seconds, "total": total_seconds},
-        "stopped": stopped,
-        "chain": chain.model_dump(mode="json"),
-        "mask": {"kept": mask_kept},
-        "references": None if references is None else references.model_dump(),
-    }
-    try:
-        # By way of JSON, since only there do strict types let a list be a tuple.
-        return Certificate.model_validate_json(canonical_json(content))
-    except ValidationError as error:
-        raise OutputError(f"the new certificate is not sound: {_problems(error)}") from error
-    except (TypeError, ValueError) as error:
-        raise OutputError("the new certificate holds a value that JSON cannot carry, such as NaN") from error
-
-
-def _problems(error: ValidationError) -> str:
-    found = error.errors(include_url=False, include_input=False)
-    lines = [f"{'.'.join(map(str, one['loc']))[:80] or 'the whole'}: {one['msg']}" for one in found[:3]]
-    return ", ".join(lines) + (f" and {len(found) - 3} more" if len(found) > 3 else "")
+    numbers = {name: result[name] for name in Measured.model_fields if name != "by"}
+    job = result["job"]
+    return Certificate(
+        time=chain.links[-1].time,
+        version=version_of("forsaken"),
+        weights=weights,
+        settings=SettingsHashes(
+            sha256=settings_hash(result["settings"]), job_sha256=None if job is None else settings_hash(job)
+        ),
+        records=Forgotten(hmac_sha256=tuple(hashes), read_as=read_as),
+        method=result["settings"]["name"],
+        # Where nothing was memorised, the method and its target had nothing to do with the outcome.
+        target=None if result["stopped"] == "not-memorised" else TargetClaim(**result["target"]),
+        measured=Measured(by=result["samples"]["score"], **numbers),
+        seconds=Duration(unlearning=result["seconds"], total=total_seconds),
+        stopped=result["stopped"],
+        chain=Chain(links=chain.links),
+        mask=MaskFate(kept=mask_kept),
+        references=references,
+    )
 
 
 def extend(
     previous: Certificate | None,
-    link: Link,
+    link: ChainRequest,
     *,
     max_drift: float | None = None,
     max_accuracy_loss: float | None = None,
 ) -> Chain:
     """Return the chain of `previous` with one more link; its number follows from the place, whatever `link` says."""
-    links: tuple[Link, ...] = ()
+    links: tuple[ChainRequest, ...] = ()
     if previous is not None:
         *before, last = previous.chain.links
         links = (*before, last.model_copy(update={"certificate": previous.sha256}))

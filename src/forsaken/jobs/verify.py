@@ -11,7 +11,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from forsaken._keys import key_id
 from forsaken.errors import DataError
-from forsaken.jobs.certificate import Certificate, Link, ReadAs, file_hash
+from forsaken.jobs.certificate import Certificate, ReadAs, file_hash
+from forsaken.result import ChainRequest
 
 if TYPE_CHECKING:
     from forsaken.data.records import Records
@@ -195,7 +196,7 @@ def check_chain(certificate: Certificate, previous: Sequence[Certificate]) -> Ch
     return Check("chain", True, f"all {len(links)} requests join up, each starting from the weights of the one before")
 
 
-def _breaks(known: dict[int, Certificate], links: tuple[Link, ...]) -> Iterator[str]:
+def _breaks(known: dict[int, Certificate], links: tuple[ChainRequest, ...]) -> Iterator[str]:
     for number, one in sorted(known.items()):
         own = one.chain.links
         # Only later certificates know the hash of a request's own certificate.
