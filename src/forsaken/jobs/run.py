@@ -19,10 +19,9 @@ from forsaken.data.records import Records
 from forsaken.errors import ForsakenError, OutputError, SettingsError
 from forsaken.jobs.certificate import FILE as CERTIFICATE
 from forsaken.jobs.certificate import (
+    BothWeights,
     Certificate,
-    Chain,
-    Link,
-    ReferenceTable,
+    ReadAs,
     Weights,
     extend,
     find_previous,
@@ -42,6 +41,7 @@ from forsaken.models.logits import as_module
 from forsaken.models.weights import drift, fingerprint
 from forsaken.oracles.shadow import ShadowOracle
 from forsaken.provenance import provenance
+from forsaken.result import ChainRequest
 from forsaken.types import Progress, Tick, silent
 from forsaken.unlearning.base import Unlearned
 from forsaken.unlearning.forsaken.targets import claim_of
@@ -124,7 +124,8 @@ def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Pa
     key, warnings = _record_key(job, folder, key_file)
     signing = None if job.output.signing_key is None else read_signing_key(job.resolve(job.output.signing_key))
     ready = prepare_job(job, progress)
-    previous = find_previous(old, None if job.chain.previous is None else job.resolve(job.chain.previous))
+    named = None if job.chain.previous is None else job.resolve(job.chain.previous)
+    previous = find_previous(old, named, None if signing is None else signing.public_key())
     unlearned = unlearn_prepared(ready, progress)
     goal = folder / weights_name(job)
     _write_weights(ready, unlearned, old, goal)
@@ -134,7 +135,7 @@ def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Pa
     warnings += doubts(found, ready.sets)
     memorised, kept = found.pop("memorised_before"), found.pop("kept_members_before")
     moved = drift(as_module(ready.loaded.model), as_module(unlearned.model))
-    link = Link(
+    link = ChainRequest(
         number=1,
         time=provenance()["time"],
         forgotten=len(ready.sets.forget),
@@ -168,9 +169,17 @@ def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Pa
     changed = unlearned.stopped != "not-memorised"
     if job.output.mask and changed:
         unlearned.mask.save(folder / MASK)
-    stated = None if handed_on is None else handed_on.stated
-    took = time.perf_counter() - start
-    certificate = _certificate(ready, unlearned, chain, hashes, result, (old, goal), took, stated)
+    both = BothWeights(old=Weights.of(old, ready.loaded.name), new=Weights.of(goal, ready.loaded.name))
+    certificate = make_certificate(
+        result,
+        both,
+        hashes,
+        chain,
+        read_as=_read_as(ready),
+        total_seconds=time.perf_counter() - start,
+        mask_kept=job.output.mask and changed,
+        references=None if handed_on is None else handed_on.stated,
+    )
     if signing is not None:
         certificate = certificate.sign(signing)
     certificate.write(folder / CERTIFICATE)
@@ -275,39 +284,10 @@ def _write_result(folder: Path, result: dict[str, Any], views: Views) -> None:
     write_atomically(folder / RESULT, json.dumps(result, indent=1, allow_nan=False).encode() + b"\n")
 
 
-def _certificate(
-    ready: Prepared,
-    unlearned: Unlearned[Any],
-    chain: Chain,
-    hashes: list[str],
-    result: dict[str, Any],
-    weights: tuple[Path, Path],
-    seconds: float,
-    references: ReferenceTable | None,
-) -> Certificate:
+def _read_as(ready: Prepared) -> ReadAs | None:
+    """Return how the records to forget were read, so that others can read a file of records in the same way."""
     job, forget = ready.job, ready.sets.rows["forget"]
-    told = ("fr", "cfr", "accuracy_before", "accuracy_after", "forget_confidence", "separation", "retrain", "oracle")
-    from_file = isinstance(forget.content, Records) and forget.path is not None
-    read_as: dict[str, Any] = {"label": job.data.label, "id": job.data.id}
-    read_as["size"] = None if job.data.size is None else list(job.data.size)
-    if job.references is not None and job.references.group is not None:
-        read_as["group"] = job.references.group
-    return make_certificate(
-        old=Weights.of(weights[0], ready.loaded.name),
-        new=Weights.of(weights[1], ready.loaded.name),
-        method=job.method.name,
-        settings=result["settings"],
-        job=job.to_dict(),
-        hashes=hashes,
-        read_as=read_as if from_file else None,
-        target=result["target"] if unlearned.stopped != "not-memorised" else None,
-        profile="confidence" if ready.oracle is None else "quick",
-        numbers={name: result[name] for name in told} | {"counts": result["counts"]},
-        unlearning_seconds=unlearned.seconds,
-        total_seconds=seconds,
-        stopped=unlearned.stopped,
-        chain=chain.to_dict(),
-        mask_kept=job.output.mask and unlearned.stopped != "not-memorised",
-        references=references,
-        time=result["chain"]["links"][-1]["time"],
-    )
+    if not isinstance(forget.content, Records) or forget.path is None:
+        return None
+    group = None if job.references is None else job.references.group
+    return ReadAs(label=job.data.label, id=job.data.id, size=job.data.size, group=group)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import stat
 from pathlib import Path
@@ -32,7 +31,6 @@ from job_folders import (
     write_world,
 )
 from sklearn.linear_model import LogisticRegression
-from test_certificate import KEY, make
 from torch import nn
 
 from forsaken import Curvature
@@ -876,7 +874,7 @@ def test_a_table_does_not_outlive_its_run(tmp_path: Path) -> None:
     run(write_job(job.parent), force=True)
     assert not (out / TABLE).exists()
     assert not (out / SECRET).exists()
-    assert "references" not in json.loads((out / "certificate.json").read_bytes())
+    assert Certificate.read(out / "certificate.json").references is None
 
 
 # --- kept models -----------------------------------------------------------------------------------------------------
@@ -1023,66 +1021,6 @@ def test_groups_stay_together_when_rows_come_later(tmp_path: Path) -> None:
     for name, fold in zip(as_keys(read.entries.groups), read.entries.fold.tolist(), strict=True):
         folds.setdefault(name, set()).add(fold)
     assert all(len(each) == 1 for each in folds.values())
-
-
-# --- certificates ----------------------------------------------------------------------------------------------------
-
-STATED = {
-    "sha256": "0" * 64, "rows": 9, "folds": 4, "by": "row", "steps": None, "claimed": 0, "forgotten": 1,
-    "models_kept": 4, "models_owe": 0,
-}  # fmt: skip
-# Made by the version before there were references.
-OLD_SHA256 = "07fc0a17fa8faa5fa6e388fbc12f40257c21f16b3e20e36409cf7b6123af9185"
-OLD_SIGNATURE = "K7274y/UJTGh4tCZjmbiYy3dknDlOIc3sdMxTD8/w4n2j4AcBAexCPN955O4k7NOdPZQBNNuE+epAf3JYBZjDA=="
-
-
-def test_older_certificates_stay_as_they_are() -> None:
-    certificate = make(make(), old="new", new="newer").sign(KEY)
-    assert certificate.sha256 == OLD_SHA256
-    assert certificate.signature is not None
-    assert certificate.signature.value == OLD_SIGNATURE
-    assert "references" not in certificate.to_dict()
-    assert "group" not in certificate.to_dict()["records"]["read_as"]
-    assert Certificate.from_dict(certificate.to_dict()).check_signature(KEY.public_key()) == "valid"
-
-
-def test_newer_certificates_are_signed_with_their_references() -> None:
-    certificate = make(references=ReferenceTable(**STATED)).sign(KEY)
-    content = certificate.to_dict()
-    assert content["references"] == STATED
-    assert Certificate.from_dict(content) == certificate
-    assert Certificate.from_dict(content).check_signature(KEY.public_key()) == "valid"
-    owing = content | {"references": STATED | {"models_owe": 3}}
-    assert Certificate.from_dict(owing).check_signature(KEY.public_key()) == "invalid"
-    without = {name: value for name, value in content.items() if name != "references"}
-    assert Certificate.from_dict(without).check_signature(KEY.public_key()) == "invalid"
-
-
-@pytest.mark.parametrize(
-    "stated",
-    [
-        None,
-        3,
-        {},
-        STATED | {"rows": -1},
-        STATED | {"by": "chance"},
-        STATED | {"more": 1},
-        STATED | {"rows": 1.5},
-        STATED | {"views": 0},
-        STATED | {"views": None},
-        STATED | {"view": ""},
-    ],
-)
-def test_references_that_are_not_sound(stated: Any) -> None:
-    with pytest.raises(OutputError, match="is not sound"):
-        Certificate.from_dict(make().to_dict() | {"references": stated})
-
-
-def test_there_is_one_way_to_say_nothing() -> None:
-    content = make().to_dict()
-    content["records"]["read_as"]["group"] = None
-    with pytest.raises(OutputError, match="is not sound"):
-        Certificate.from_dict(content)
 
 
 # --- audits ----------------------------------------------------------------------------------------------------------

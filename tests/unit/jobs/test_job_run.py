@@ -16,7 +16,7 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from job_folders import MARKER, NUMBER, digests, forsaken, result_of, run, world, write_job, write_texts, write_world
 
-from forsaken._keys import read_record_key, write_record_key, write_signing_keys
+from forsaken._keys import read_public_key, read_record_key, write_record_key, write_signing_keys
 from forsaken.data.record_hashes import record_hashes
 from forsaken.errors import ForsakenError, OutputError, SettingsError
 from forsaken.jobs.certificate import Certificate, file_hash
@@ -116,7 +116,7 @@ def test_a_signature(folder: Path) -> None:
     private, public = write_signing_keys(folder / "signing.pem", Ed25519PrivateKey.generate())
     run(write_job(folder, output={"signing_key": "signing.pem"}))
     out = folder / "forgotten"
-    assert certificate(out).check_signature() == "valid"
+    assert certificate(out).check_signature(read_public_key(public)) == "valid"
     told = forsaken("verify", out / "certificate.json", "--weights", out / "model.safetensors", "--public-key", public)
     assert told.code == 0, told.err
     assert private.read_bytes().splitlines()[1] not in (out / "certificate.json").read_bytes()
@@ -209,7 +209,7 @@ def test_a_certificate_of_other_weights_is_refused(folder: Path) -> None:
 
 def written(folder: Path) -> bytes:
     own = ("certificate.json", "result.json", "report.html", "posteriors.npz")
-    return b"".join((folder / name).read_bytes() for name in own)
+    return b"".join((folder / name).read_bytes() for name in own) + certificate(folder).payload
 
 
 def test_no_text_of_a_forgotten_record_is_written_or_shown(tmp_path: Path) -> None:
