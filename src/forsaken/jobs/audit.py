@@ -27,10 +27,10 @@ from forsaken.jobs.certificate import Certificate, file_hash, settings_hash
 from forsaken.jobs.code import UserModel, inherited
 from forsaken.jobs.configuration import LEAST, MOST, Job, by_references, method_of, target_of
 from forsaken.jobs.formats import EstimatorFile, Format, load_model
-from forsaken.jobs.judge import oracle_of
 from forsaken.jobs.output import AUDIT, AUDIT_MODELS, CERTIFICATE, RECORD_KEY, RESULT, check_there, weights_name
 from forsaken.jobs.references import Refit, training_of, training_problems
 from forsaken.jobs.rows import NONMEMBERS, Reader, Rows
+from forsaken.jobs.run import oracle_of
 from forsaken.jobs.sets import JobSets, prepared_for, read_sets
 from forsaken.metrics import FEW
 from forsaken.models.logits import posteriors
@@ -349,9 +349,9 @@ def _answered_alike(path: Path, answers: Array) -> bool:
     except OutputError:
         return True  # the report, which reads the same file, says what is wrong with it
     classes = answers.shape[1]
-    counted = [np.bincount(each, minlength=classes) for each in (noted.class_before, answers.argmax(1))]
+    counts = np.bincount(noted.class_before, minlength=classes), np.bincount(answers.argmax(1), minlength=classes)
     sure = np.sort(noted.confidence_before), np.sort(answers.max(1))
-    return np.array_equal(*counted) and np.allclose(*sure, rtol=0, atol=_SAME)
+    return np.array_equal(counts[0], counts[1]) and np.allclose(*sure, rtol=0, atol=_SAME)
 
 
 def _odd_labels(sets: JobSets, answers: Array) -> list[str]:
