@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 import skops.io
 import torch
-from forsaken.jobs.formats.table import load_model
 from job_folders import CLASSES, WIDTH, run, table, world, write_job, write_world
 from PIL import Image
 from sklearn.linear_model import LogisticRegression
@@ -19,6 +18,7 @@ from sklearn.linear_model import LogisticRegression
 from forsaken.errors import ForsakenError, InputError, SettingsError
 from forsaken.jobs.code import user_code
 from forsaken.jobs.configuration import read_job
+from forsaken.jobs.formats import load_model
 from forsaken.jobs.rows import Reader
 from forsaken.jobs.sets import JobSets, read_sets
 
