@@ -40,6 +40,7 @@ from forsaken.jobs.sets import JobSets, prepared_for, read_sets
 from forsaken.models.logits import Forward, as_module, posteriors
 from forsaken.models.weights import changes, drift, fingerprint
 from forsaken.oracles.shadow import ShadowOracle, top_posteriors
+from forsaken.progress import step
 from forsaken.provenance import provenance
 from forsaken.result import (
     ChainRequest,
@@ -90,12 +91,10 @@ class Outcome:
 
 def prepare_job(job: Job, progress: Progress = silent) -> Prepared:
     """Read everything that a job names."""
-    progress(Tick("read the model", 0, 1))
-    loaded = load_model(job)
-    progress(Tick("read the model", 1, 1))
-    progress(Tick("read the data", 0, 1))
-    sets = read_sets(job, loaded, Reader(job, progress))
-    progress(Tick("read the data", 1, 1))
+    with step(progress, "read the model"):
+        loaded = load_model(job)
+    with step(progress, "read the data"):
+        sets = read_sets(job, loaded, Reader(job, progress))
     table = None if job.references is None else table_for(job, loaded, len(sets.classes))
     return Prepared(job, loaded, sets, oracle_of(job, sets, loaded), table)
 
