@@ -6,7 +6,6 @@ problems of all tables, adds the line of each key, and raises them as one `Setti
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import json
 import keyword
@@ -36,7 +35,7 @@ from pydantic_core import PydanticCustomError
 from forsaken.auditing.result import Profile
 from forsaken.errors import DataNotFoundError, SettingsError
 from forsaken.unlearning.base import Unlearner
-from forsaken.unlearning.forsaken.aims import OUT_OF_FOLD
+from forsaken.unlearning.forsaken.targets import OUT_OF_FOLD
 from forsaken.unlearning.methods import METHODS, build
 
 NAME = "forsaken.toml"
@@ -661,7 +660,7 @@ def _method_problems(table: Mapping[str, Any], *, references: bool) -> Iterator[
 
 
 def _settings_of(method: str) -> set[str]:
-    return {field.name for field in dataclasses.fields(METHODS[method])}  # type: ignore[arg-type]
+    return set(METHODS[method].names())
 
 
 def _found(error: ValidationError, raw: Mapping[str, Any]) -> Iterator[Problem]:
