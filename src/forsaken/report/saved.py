@@ -18,7 +18,7 @@ from forsaken.auditing.result import KIND as AUDIT_KIND
 from forsaken.auditing.result import SCHEMA as AUDIT_SCHEMA
 from forsaken.errors import OutputError
 from forsaken.jobs.certificate import Certificate
-from forsaken.jobs.files import ARRAYS, CERTIFICATE, REPORT, RESULT
+from forsaken.jobs.output import ARRAYS, CERTIFICATE, REPORT, RESULT
 from forsaken.report.audit_schema import SavedAudit
 from forsaken.result import Result
 from forsaken.types import Array
