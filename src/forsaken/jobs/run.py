@@ -55,7 +55,7 @@ from forsaken.result import (
 )
 from forsaken.types import Array, Progress, Tick, silent
 from forsaken.unlearning.base import Unlearned
-from forsaken.unlearning.forsaken.claims import claim_of
+from forsaken.unlearning.forsaken.targets import claim_of
 
 STAGE = "judge"
 JUDGED = ("forget", "kept", "test", "reference")  # the sets whose posteriors models are judged by
