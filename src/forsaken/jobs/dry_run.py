@@ -139,7 +139,7 @@ def _tried(ready: Prepared, method: Any, reading: float, progress: Progress) -> 
     if changed and found.stopped == "iterations":
         by_curvature = found.details.facts.get("optimiser") == GAUSS_NEWTON
         most = method.solver.rounds if by_curvature else method.schedule.iterations
-    models = 1 if ready.table is None else 1 + len(ready.table.table.models)  # kept ones forget as well
+    models = 1 if ready.table is None else 1 + len(ready.table.table.models)  # kept models forget as well
     # Judging and writing take about as long again as reading did.
     return {
         "memorised": True,
