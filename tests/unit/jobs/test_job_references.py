@@ -61,6 +61,7 @@ from forsaken.references.rows import as_keys
 from forsaken.references.table import References, spread_of
 from forsaken.types import Tick
 from forsaken.unlearning.forsaken.method import Forsaken
+from forsaken.unlearning.forsaken.optimisers import Schedule
 
 TABLE, SECRET = "references.safetensors", "references.safetensors.key"
 AUDIT = {"recipe": RECIPE}
@@ -185,8 +186,8 @@ def test_the_table_decides_the_target_and_the_files(tmp_path: Path) -> None:
     assert method_of(bare).settings["target"] == "class-mean"
     assert "references" not in bare.to_dict(), "the hash of a job without references stays what it was"
     job = read_job(write_job(tmp_path, references={}))
-    assert method_of(job).settings == Forsaken.out_of_fold(iterations=12).settings
-    assert method_of(job, iterations=3).settings["iterations"] == 3
+    assert method_of(job).settings == Forsaken.out_of_fold(schedule=Schedule(iterations=12)).settings
+    assert method_of(job, iterations=3).settings["schedule"]["iterations"] == 3
     assert by_references(job)
     assert job.to_dict()["references"]["folds"] == 4
     assert not by_references(read_job(write_job(tmp_path, references={}, method={"target": "uniform"})))
