@@ -161,7 +161,7 @@ def left_over(folder: Path) -> list[str]:
         ({"view": "mirror"}, '[references] view is \'mirror\', expected "mirror-shift" or "word-dropout"'),
         ({"views": 3}, '[references] view is missing, expected what the views are, such as "mirror-shift"'),
         ({"seed": -1}, "[references] seed is -1, expected a whole number from 0 to"),
-        ({"fold": 3}, "[references] unknown key 'fold'; did you mean 'folds'? (known: file, folds, group, keep_models"),
+        ({"fold": 3}, "[references] fold is unknown, expected one of file, folds, group, keep_models"),
         ({"data": {"train": None}, "group": "person"}, "[references] group names a column of train, which [data] does"),
         (
             {"references": None, "method": {"target": "out-of-fold"}},
