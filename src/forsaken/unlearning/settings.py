@@ -79,8 +79,9 @@ def listed(owner: Any) -> Iterator[tuple[str, Field[Any], Any]]:
     The entries of a group go by their flat names (`Unlearner.flat`): so files, messages and lists name them.
     """
     for each in fields(owner):
-        value: Any = getattr(owner, each.name, each.default)
-        if each.metadata.get("kind") == "group" and isinstance(value, type(each.default)):
+        default: Any = each.default
+        value = getattr(owner, each.name, default)
+        if each.metadata.get("kind") == "group" and isinstance(value, type(default)):
             names = {entry: name for name, (where, entry) in owner.flat.items() if where == each.name}
             yield from ((names[entry.name], entry, getattr(value, entry.name)) for entry in fields(value))
         else:
