@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import keyword
 import math
@@ -21,7 +20,7 @@ from pydantic_core import PydanticCustomError
 from forsaken.auditing.result import Profile
 from forsaken.errors import DataNotFoundError, SettingsError, UnknownNameError
 from forsaken.unlearning.base import Unlearner
-from forsaken.unlearning.forsaken.aims import OUT_OF_FOLD
+from forsaken.unlearning.forsaken.targets import OUT_OF_FOLD
 from forsaken.unlearning.methods import METHODS, build
 
 NAME = "forsaken.toml"
@@ -487,7 +486,7 @@ def keys_of(table: str) -> set[str]:
 
 def settings_of(method: str) -> set[str]:
     """Return the names of a method's own settings."""
-    return {field.name for field in dataclasses.fields(METHODS[method])}  # type: ignore[arg-type]
+    return set(METHODS[method].names())
 
 
 def homes_of(key: str) -> list[str]:

@@ -40,6 +40,7 @@ from forsaken.jobs.sets import JobSets, read_train, read_unseen
 from forsaken.models.logits import LinearModel, as_module
 from forsaken.models.train import Training
 from forsaken.models.weights import fingerprint
+from forsaken.progress import step
 from forsaken.recipe import Recipe
 from forsaken.references.curvature import Curvature
 from forsaken.references.rows import as_keys, row_hashes
@@ -187,9 +188,8 @@ def fit_table(job: Job, *, engine: str = "local", force: bool = False, progress:
             folder=place,
             progress=progress,
         )
-        progress(Tick("write the table", 0, 1))
-        (save if job.output.record_key is None else write_table)(table, path)
-        progress(Tick("write the table", 1, 1))
+        with step(progress, "write the table"):
+            (save if job.output.record_key is None else write_table)(table, path)
         for left in place.iterdir():  # folds of other settings, from fits that were never finished
             if left.suffix != ".lock":
                 left.unlink()
@@ -232,9 +232,8 @@ def extend_table(job: Job, *, progress: Progress = silent) -> dict[str, Any]:
         if len(new) or table.curvature is None or not _is_of(table.curvature, loaded.model):
             table.curvature = Curvature.fit(loaded.model, samples, forward=loaded.forward, progress=progress)
             notes.append("the curvature was measured for the model as it is now")
-            progress(Tick("write the table", 0, 1))
-            write_table(table, path)
-            progress(Tick("write the table", 1, 1))
+            with step(progress, "write the table"):
+                write_table(table, path)
     cost = {
         "added": len(new),
         "added_trainings": table.origin.costs.trainings - before.trainings,
@@ -274,14 +273,11 @@ def _facts(table: References, path: Path) -> dict[str, Any]:
 def _read(job: Job, progress: Progress) -> tuple[Format, Samples, Rows, int, Reader]:
     if job.data.train is None:
         raise _untrainable(job, ["[data] train is missing, expected all of the training data"])
-    progress(Tick("read the model", 0, 1))
-    loaded = load_model(job)
-    progress(Tick("read the model", 1, 1))
-    progress(Tick("read the data", 0, 1))
-    reader = Reader(job, progress)
-    found = read_train(job, loaded, reader)
-    progress(Tick("read the data", 1, 1))
-    return (loaded, *found, reader)
+    with step(progress, "read the model"):
+        loaded = load_model(job)
+    with step(progress, "read the data"):
+        reader = Reader(job, progress)
+        return (loaded, *read_train(job, loaded, reader), reader)
 
 
 def _check_trainable(job: Job) -> None:
