@@ -14,28 +14,28 @@ from forsaken.errors import OutputError
 def write_atomically(path: str | os.PathLike[str], content: bytes, *, private: bool = False) -> Path:
     """Write `content` to a file beside `path` and rename that to `path`; only the owner may read a `private` file."""
     goal = Path(path)
-    with draft_of(goal, private=private) as draft:
-        draft.write_bytes(content)
+    with draft_of(goal) as draft:
+        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
     return goal
 
 
 @contextmanager
-def draft_of(path: Path, *, private: bool = False) -> Iterator[Path]:
-    """Create an empty file beside `path` to write to; it is renamed to `path` after the block, or removed on failure.
+def draft_of(path: Path) -> Iterator[Path]:
+    """Return a new path beside `path` to write to; it is renamed to `path` after the block, or removed on failure.
 
-    An `OutputError` is raised for every `OSError`.
+    Every `OSError`, of the block too, becomes an `OutputError`.
     """
     draft = path.parent / f".{path.name}.{secrets.token_hex(6)}"
-    try:
-        os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666))
-    except OSError as error:
-        raise OutputError(f"cannot write {path}: {error.strerror}; does its folder exist?") from error
     try:
         yield draft
         with draft.open("r+b") as file:
             os.fsync(file.fileno())  # or a power cut could leave an empty file under the final name
         draft.replace(path)
     except OSError as error:
-        raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
+        hint = "; does its folder exist?" if not path.parent.is_dir() else ""
+        raise OutputError(f"cannot write {path}: {error.strerror or error}{hint}") from error
     finally:
-        draft.unlink(missing_ok=True)
+        if path.parent.is_dir():
+            draft.unlink(missing_ok=True)
