@@ -49,7 +49,7 @@ _STANDARD = 'profile = "standard" works'
 _MODEL = UserModel("it was audited", memory="train fewer models, or use a GPU")
 _SETS = ("forget", "kept", "retain", "test", "reference", "nonmembers")
 
-# What to do in a job file about an error of `forsaken.audit`, by the argument that the error is about.
+# What to do in a job file about an error or a warning of `forsaken.audit`, by the argument that the error is about.
 _REMEDIES = {
     "forget": "give the labels of [data] forget",
     "kept": "give all of the training data with labels in [data] train",
@@ -59,6 +59,7 @@ _REMEDIES = {
     "training": "give [audit] recipe",
     "models": "set [audit] models",
     "oracle": "name an [oracle] whose shadow model is of the same task",
+    "retrained": "name a retrained model in [oracle] retrained, or use the profile full, which trains some",
     "profile": "use the profile standard",
 }
 
@@ -113,7 +114,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class AuditInputs:
+class JobAudit:
     """What an audit of a run is made of.
 
     Attributes
@@ -283,7 +284,7 @@ def _certificate(job: Job, folder: Path) -> Certificate:
 # --- what is read ----------------------------------------------------------------------------------------------------
 
 
-def read_inputs(plan: Plan, progress: Progress = silent) -> AuditInputs:
+def read_inputs(plan: Plan, progress: Progress = silent) -> JobAudit:
     """Read what a planned audit needs: both models, all data, and for a profile that trains every label."""
     job, certificate, trains = plan.job, plan.certificate, plan.profile != "quick"
     check_there(job, references=False)  # the run advised to delete the table of references
@@ -312,7 +313,7 @@ def read_inputs(plan: Plan, progress: Progress = silent) -> AuditInputs:
     training = training_of(job, loaded) if trains else None
     oracle = oracle_of(job, sets, loaded)
     progress(Tick("read", 1, 1))
-    return AuditInputs(loaded, after, sets, oracle, retrained, training, warnings)
+    return JobAudit(loaded, after, sets, oracle, retrained, training, warnings)
 
 
 def _check_forgotten(job: Job, folder: Path, certificate: Certificate, sets: JobSets, answers: Array) -> list[str]:
@@ -450,7 +451,7 @@ def _column(rows: Rows, name: str) -> list[str]:
     return [] if found is None else [str(each) for each in found.tolist()]
 
 
-def _seconds_a_training(read: AuditInputs, progress: Progress) -> float:
+def _seconds_a_training(read: JobAudit, progress: Progress) -> float:
     """Return about how long the training of one model takes, from one that is begun; the first run is a warm-up."""
     data, training = read.sets.kept, read.training
     if data is None or training is None:

@@ -35,7 +35,7 @@ from sklearn.linear_model import LogisticRegression
 from forsaken.auditing.result import Audit
 from forsaken.data.samples import Samples
 from forsaken.errors import DataNotFoundError, InputError, OutputError, SettingsError, UnknownNameError
-from forsaken.jobs.audit import AuditInputs, audit_cost, audit_job, plan_audit, read_inputs
+from forsaken.jobs.audit import JobAudit, audit_cost, audit_job, plan_audit, read_inputs
 from forsaken.jobs.certificate import Certificate, file_hash
 from forsaken.jobs.code import user_code
 from forsaken.jobs.configuration import Job, read_job
@@ -58,7 +58,7 @@ def audited(job: Path, **settings: Any) -> Audit:
         return audit_job(plan)
 
 
-def evidence(job: Path, profile: str = "standard") -> AuditInputs:
+def evidence(job: Path, profile: str = "standard") -> JobAudit:
     plan = planned(job, profile=profile)
     with user_code(plan.job.folder):
         return read_inputs(plan)
