@@ -1,4 +1,4 @@
-"""The tables of docs/guide/audit.md, from the result files: nothing is measured here.
+"""The tables of benchmarks/notes/audit.md, from the result files: nothing is measured here.
 
 usage: python benchmarks/audit_tables.py
 """

@@ -32,14 +32,14 @@ import torch
 from common import RESULTS, add_seeds, seeds, summary, write_result
 
 from forsaken._files import write_atomically
+from forsaken.bench.networks import training_of
+from forsaken.bench.scenarios.table import SCENARIOS
 from forsaken.bench.trial import Stage, View, prepare
-from forsaken.data.scenarios.table import SCENARIOS
 from forsaken.engine import fan_out
 from forsaken.errors import ForsakenError, ModelError
-from forsaken.models.fit import training_of
 from forsaken.provenance import provenance
-from forsaken.unlearning.table import build
-from forsaken.unlearning.upfront import UpfrontUnlearner
+from forsaken.unlearning.base import UpfrontUnlearner
+from forsaken.unlearning.methods import build
 
 RATES = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0, 3.0)
 WORST = 3.0

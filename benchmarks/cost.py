@@ -19,8 +19,8 @@ from common import RESULTS, add_seeds, summary, write_result
 from torch import Tensor, nn
 
 from forsaken import Forsaken
-from forsaken.data.scenarios.table import load_scenario
-from forsaken.models.fit import fit
+from forsaken.bench.networks import fit
+from forsaken.bench.scenarios.table import load_scenario
 
 PASSES = 20
 

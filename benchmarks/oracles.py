@@ -32,9 +32,9 @@ from forsaken import Forsaken, Scenario, WhiteBoxOracle
 from forsaken._files import write_atomically
 from forsaken._random import generator
 from forsaken.bench.audit import held_out
+from forsaken.bench.scenarios.table import SCENARIOS
 from forsaken.bench.trial import prepare
 from forsaken.data.samples import Samples, join
-from forsaken.data.scenarios.table import SCENARIOS
 from forsaken.errors import UndefinedMetricError
 from forsaken.metrics import catastrophic_forgetting_rate, forgetting_rate, separation
 from forsaken.oracles import gradients, signals, white_box

@@ -19,7 +19,7 @@ from forsaken.bench.wrapped import InTurn, OrNothing
 from forsaken.data.nest import leaves, map_nest
 from forsaken.data.samples import Samples
 from forsaken.unlearning.base import Unlearner
-from forsaken.unlearning.table import build
+from forsaken.unlearning.methods import build
 
 IDEAL = HeldOut(by="all")
 TEN = HeldOut(4, "group")  # its groups are known with the scenario: `in_groups`

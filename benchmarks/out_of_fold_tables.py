@@ -1,4 +1,4 @@
-"""The tables of README.md, docs/guide/references.md and out-of-fold.md, from the result files: nothing is measured.
+"""The tables of README.md, docs/guide/references.md and notes/out-of-fold.md, made from the result files.
 
 usage: python benchmarks/out_of_fold_tables.py
 
@@ -18,7 +18,8 @@ from tables import markdown
 from forsaken.auditing.relearning import MOST
 
 GUIDE = Path(__file__).parents[1] / "docs" / "guide"
-PAGES = (GUIDE.parents[1] / "README.md", GUIDE / "references.md", GUIDE / "out-of-fold.md")
+NOTES = Path(__file__).parent / "notes"
+PAGES = (GUIDE.parents[1] / "README.md", GUIDE / "references.md", NOTES / "out-of-fold.md")
 PEERS = ("salun", "neggrad-plus", "scrub")
 TASKS = tuple(
     sorted(

@@ -12,8 +12,8 @@ import argparse
 from common import RESULTS, add_seeds, summary, write_result
 
 from forsaken import Forsaken
-from forsaken.data.scenarios.table import load_scenario
-from forsaken.models.fit import fit
+from forsaken.bench.networks import fit
+from forsaken.bench.scenarios.table import load_scenario
 from forsaken.unlearning.forsaken import owlqn
 
 CASES = {"D and D_0": Forsaken(anchor_references=0), "default": Forsaken()}

@@ -19,10 +19,10 @@ import numpy as np
 from common import RESULTS, add_seeds, summary, write_result
 
 from forsaken._files import draft_of
+from forsaken.bench.networks import fit
+from forsaken.bench.scenarios.scenario import Scenario
+from forsaken.bench.scenarios.table import SCENARIOS, load_scenario
 from forsaken.data.nest import row_keys
-from forsaken.data.scenario import Scenario
-from forsaken.data.scenarios.table import SCENARIOS, load_scenario
-from forsaken.models.fit import fit
 from forsaken.models.logits import posteriors
 from forsaken.models.train import usable_device
 from forsaken.oracles.shadow import ShadowOracle

@@ -28,19 +28,16 @@ from common import RESULTS, add_seeds, summary, write_result
 
 from forsaken import Curvature, Forsaken, References
 from forsaken.bench.audit import held_out
+from forsaken.bench.networks import fit
+from forsaken.bench.scenarios.scenario import Scenario
+from forsaken.bench.scenarios.table import load_scenario
 from forsaken.data.nest import leaves
 from forsaken.data.samples import Samples
-from forsaken.data.scenario import Scenario
-from forsaken.data.scenarios.table import load_scenario
-from forsaken.models.fit import fit
 from forsaken.models.logits import predict_logits
 from forsaken.progress import bars
-from forsaken.references.entries import Entries
-from forsaken.references.fitting import asked_views
-from forsaken.references.keys import row_hashes
-from forsaken.references.origin import Costs, Origin
+from forsaken.references.fitting import Costs, Origin, Views, asked_views
+from forsaken.references.rows import Entries, row_hashes
 from forsaken.references.table import spread_of
-from forsaken.references.views import Views
 from forsaken.types import Progress
 
 FOLDS, VIEWS = 4, 3

@@ -1,4 +1,4 @@
-"""The tables of docs/guide/methods.md, from the result files: nothing is measured here.
+"""The tables of benchmarks/notes/baselines.md, from the result files: nothing is measured here.
 
 usage: python benchmarks/tables.py [TASK ...] [--notes]
 
@@ -16,10 +16,10 @@ import numpy as np
 from baselines import BARE, YARDSTICK, distance
 from common import RESULTS
 
-from forsaken.data.scenarios.table import SCENARIOS, load_scenario
+from forsaken.bench.scenarios.table import SCENARIOS, load_scenario
 from forsaken.unlearning.sisa.method import Sisa
 from forsaken.unlearning.sisa.shards import deal, plan
-from forsaken.unlearning.sisa.store import kept_stages
+from forsaken.unlearning.sisa.training import kept_stages
 
 TASKS = ("reuters-35-11", "digits", "digits-pictures")
 HEAD = ("method", "FR", "CFR", "accuracy loss, points", "seconds", "of retraining's time")

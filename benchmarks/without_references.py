@@ -13,9 +13,9 @@ from typing import Any
 from common import RESULTS, add_seeds, summary, write_result
 
 from forsaken import Curvature, Forsaken
+from forsaken.bench.scenarios.table import load_scenario
 from forsaken.bench.trial import Stage, View, staged
 from forsaken.data.samples import Samples
-from forsaken.data.scenarios.table import load_scenario
 from forsaken.errors import ForsakenError
 from forsaken.models.logits import predict_logits
 

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from forsaken import Forsaken, Recipe, ShadowOracle, Training
+from forsaken.bench.networks import mlp
 from forsaken.data.samples import Samples
-from forsaken.models.nets import mlp
 
 RECIPE = Recipe(epochs=60, batch_size=32, learning_rate=5e-3)
 CLASSES, WIDTH = 3, 20

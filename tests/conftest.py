@@ -9,8 +9,8 @@ import torch
 from audit_case import Small, small
 from torch import Tensor, nn
 
+from forsaken.bench.networks import mlp
 from forsaken.data.samples import Samples
-from forsaken.models.nets import mlp
 from forsaken.models.train import train
 from forsaken.recipe import Recipe
 

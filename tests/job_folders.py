@@ -31,10 +31,10 @@ from torch import Tensor, nn
 
 from forsaken.cli.main import main
 from forsaken.jobs.code import user_code
-from forsaken.jobs.crossfit import fit_table
 from forsaken.jobs.files import inputs_of, outputs_of
 from forsaken.jobs.output import output
 from forsaken.jobs.reading import read_job
+from forsaken.jobs.references import fit_table
 from forsaken.jobs.run import run_job
 
 WIDTH, CLASSES = 12, 4

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from forsaken import errors, metrics
-    from forsaken.auditing.call import audit
+    from forsaken.auditing.audit import audit
     from forsaken.auditing.result import Audit
+    from forsaken.bench.datasets.store import load_dataset
+    from forsaken.bench.networks import fit
+    from forsaken.bench.scenarios.scenario import Scenario
+    from forsaken.bench.scenarios.table import load_scenario
     from forsaken.data.readers import read_records
     from forsaken.data.records import Records
-    from forsaken.data.scenario import Scenario
-    from forsaken.data.scenarios.table import load_scenario
-    from forsaken.data.store import load_dataset
     from forsaken.errors import ForsakenError
-    from forsaken.models.fit import fit
     from forsaken.models.train import Training
     from forsaken.oracles.base import OracleReport
     from forsaken.oracles.shadow import ShadowOracle
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from forsaken.recipe import Network, Recipe
     from forsaken.references.curvature import Curvature
     from forsaken.references.table import References
+    from forsaken.result import Step
     from forsaken.types import Tick
-    from forsaken.unlearning.base import Details, Step, Unlearned, Unlearner
-    from forsaken.unlearning.call import unlearn
+    from forsaken.unlearning.base import Details, Unlearned, Unlearner
     from forsaken.unlearning.forsaken.mask import Mask
     from forsaken.unlearning.forsaken.method import Forsaken
-    from forsaken.unlearning.table import METHODS
+    from forsaken.unlearning.methods import METHODS, unlearn
 
 __version__ = "0.1.0"
 
 # Where each public name lives. It is imported when it is first asked for, so that what needs no torch (help, shell
 # completion, job files) does not wait for it.
 _HOMES = {
-    "METHODS": "unlearning.table",
+    "METHODS": "unlearning.methods",
     "Audit": "auditing.result",
     "Curvature": "references.curvature",
     "Details": "unlearning.base",
@@ -47,22 +47,22 @@ _HOMES = {
     "Recipe": "recipe",
     "Records": "data.records",
     "References": "references.table",
-    "Scenario": "data.scenario",
+    "Scenario": "bench.scenarios.scenario",
     "ShadowOracle": "oracles.shadow",
-    "Step": "unlearning.base",
+    "Step": "result",
     "Tick": "types",
     "Training": "models.train",
     "Unlearned": "unlearning.base",
     "Unlearner": "unlearning.base",
     "WhiteBoxOracle": "oracles.white_box",
-    "audit": "auditing.call",
+    "audit": "auditing.audit",
     "errors": "",
-    "fit": "models.fit",
-    "load_dataset": "data.store",
-    "load_scenario": "data.scenarios.table",
+    "fit": "bench.networks",
+    "load_dataset": "bench.datasets.store",
+    "load_scenario": "bench.scenarios.table",
     "metrics": "",
     "read_records": "data.readers",
-    "unlearn": "unlearning.call",
+    "unlearn": "unlearning.methods",
 }
 
 __all__ = [

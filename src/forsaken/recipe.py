@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """A network by its name (a row of `forsaken.models.nets.NETWORKS`) and its settings.
+    """A network by its name (a row of `forsaken.bench.networks.NETWORKS`) and its settings.
 
     >>> print(Network("mlp", {"sizes": (64, 8), "dropout": 0.5}))
     mlp(sizes=(64, 8), dropout=0.5)

@@ -2,61 +2,142 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, NoReturn, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-_MOST = 10**15  # more than any count of weights, and exact in a float
-_DEEP = 20  # tables within tables
+from forsaken._files import write_atomically
+from forsaken.errors import OutputError
 
-Count = Annotated[int, Field(ge=0, le=_MOST)]
+_MAX_BYTES = 2**29  # a million forgotten samples take half of it
+_MAX_COUNT = 10**15  # more than any count of weights, and exact in a float
+_MAX_DEPTH = 20  # of tables within tables
+_MAX_PROBLEMS = 5  # that one message names
+
+Count = Annotated[int, Field(ge=0, le=_MAX_COUNT)]
+AtLeastOne = Annotated[int, Field(ge=1, le=_MAX_COUNT)]
+Whole = Annotated[int, Field(ge=-_MAX_COUNT, le=_MAX_COUNT)]
 Number = Annotated[float, Field(ge=-1e300, le=1e300)]
-Share = Annotated[float, Field(ge=0, le=1 + 1e-9)]  # a sum of posteriors may round up
-Rate = Annotated[float, Field(ge=-_MOST, le=1)]
+Amount = Annotated[float, Field(ge=0, le=1e300)]
 Seconds = Annotated[float, Field(ge=0, le=1e12)]
+Share = Annotated[float, Field(ge=0, le=1 + 1e-9)]  # a sum of posteriors may round up
+Rate = Annotated[float, Field(ge=-_MAX_COUNT, le=1)]
+Stopped = Annotated[str, Field(pattern="^(iterations|converged|calibrated|tolerance|line-search|not-memorised)$")]
 
 
 def _shallow(table: dict[str, Any]) -> dict[str, Any]:
     level: list[Any] = [table]
-    for _ in range(_DEEP):
+    for _ in range(_MAX_DEPTH):
         level = [inner for outer in level for inner in (outer.values() if isinstance(outer, dict) else outer)]
         level = [inner for inner in level if isinstance(inner, dict | list)]
         if not level:
             return table
-    raise ValueError(f"holds tables within tables, more than {_DEEP} deep")
+    raise ValueError(f"holds tables within tables, more than {_MAX_DEPTH} deep")
 
 
 Table = Annotated[dict[str, Any], AfterValidator(_shallow)]
 
 
 class Part(BaseModel):
-    """A table of a saved file: no type is guessed, and what this version does not know is left out."""
+    """A part of a saved file: no type is guessed, and keys that this version does not know are left out."""
 
-    model_config = ConfigDict(strict=True, frozen=True, extra="ignore", allow_inf_nan=False)
+    model_config = ConfigDict(
+        strict=True, frozen=True, extra="ignore", allow_inf_nan=False, ser_json_inf_nan="constants"
+    )
 
 
-class Confidence(Part):
-    """A share of the forget samples, or their mean largest posterior."""
+class Document(Part):
+    """A whole saved file. Subclasses say their `kind`, the version of their `schema` and what a damaged file needs."""
+
+    kind: ClassVar[str]
+    version: ClassVar[int]
+    remedy: ClassVar[str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain values, ready for JSON."""
+        return {"schema": self.version, "kind": self.kind, **self.model_dump(mode="json")}
+
+    def write(self, path: Path) -> Path:
+        """Write the file in one step; NaN and infinity are refused."""
+        return write_atomically(path, json.dumps(self.to_dict(), indent=1, allow_nan=False).encode() + b"\n")
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read and check a file that anybody may have written; what is wrong with it is an `OutputError`."""
+        try:
+            with path.open("rb") as file:
+                raw = file.read(_MAX_BYTES + 1)
+        except OSError as error:
+            raise OutputError(f"cannot read {path}: {error.strerror}", remedy="check the path") from error
+        if len(raw) > _MAX_BYTES:
+            raise OutputError(f"{path} has more than {_MAX_BYTES:,} bytes", remedy=cls.remedy)
+        try:
+            table = json.loads(raw, parse_constant=_refuse_constant)
+        except (ValueError, RecursionError) as error:
+            raise OutputError(f"{path} is damaged: it is not JSON ({error})", remedy=cls.remedy) from error
+        if not isinstance(table, dict):
+            raise OutputError(
+                f"{path} is damaged: it holds a {type(table).__name__}, expected a table", remedy=cls.remedy
+            )
+        found = (table.get("kind"), table.get("schema"))
+        if found != (cls.kind, cls.version):
+            raise OutputError(
+                f"{path} is of kind {found[0]!r} and schema {found[1]!r}",
+                expected=f"kind {cls.kind!r} and schema {cls.version}",
+                remedy=cls.remedy,
+            )
+        try:
+            # As JSON, where a table may stand for a dataclass; half characters of file names become question marks.
+            return cls.model_validate_json(json.dumps(table, ensure_ascii=False).encode("utf-8", "replace"))
+        except ValidationError as error:
+            raise OutputError(f"{path} is damaged: {problems_of(error)}", remedy=cls.remedy) from error
+
+
+def problems_of(error: ValidationError) -> str:
+    """Return the first problems that pydantic found, each with its place; never a value of the file.
+
+    >>> try:
+    ...     ByClass.model_validate({"support": [1], "before": [2.0], "after": [1.0]})
+    ... except ValidationError as error:
+    ...     print(problems_of(error))
+    before.0: Input should be less than or equal to 1.000000001
+    """
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    lines = [f"{'.'.join(map(str, one['loc'])) or 'the whole'}: {one['msg']}" for one in found[:_MAX_PROBLEMS]]
+    more = f"; and {len(found) - _MAX_PROBLEMS} more" if len(found) > _MAX_PROBLEMS else ""
+    return "; ".join(lines) + more
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"it holds {name}, which is not JSON")
+
+
+class BeforeAfter(Part):
+    """A share under the model before, the model after and, where there is one, a retrained model."""
 
     before: Share
     after: Share
     retrained: Share | None = None
 
 
-class Separation(Part):
-    """AUC of the largest posterior, forget samples against samples never trained on."""
+class Separation(BeforeAfter):
+    """AUC of the largest posterior, forget samples against samples never trained on.
+
+    `spread` is the standard deviation of the forget samples' largest posteriors, `spread_of_others` that of the `n`
+    samples which they are compared with, after the request.
+    """
 
     against: Literal["test", "reference"]
     n: Count
-    before: Share
-    after: Share
-    retrained: Share | None = None
-    spread: Confidence
+    spread: BeforeAfter
     spread_of_others: Share
 
 
 class Retrained(Part):
-    """The yardstick: a model retrained without the samples."""
+    """The same numbers for a model retrained without the samples; None where they are not known."""
 
     fr: Rate | None
     cfr: Rate | None
@@ -65,9 +146,9 @@ class Retrained(Part):
 
 
 class Counts(Part):
-    """How many samples each set holds."""
+    """How many samples each set holds, and how many of them the oracle took for members before."""
 
-    forget: Annotated[int, Field(ge=1, le=_MOST)]
+    forget: AtLeastOne
     memorised_before: Count | None
     reference: Count
     retain: Count
@@ -78,32 +159,32 @@ class Counts(Part):
 
 
 class ByClass(Part):
-    """Test accuracy of each class."""
+    """Test samples of each class, and the accuracy on them; None for a class without samples."""
 
     support: list[Count]
     before: list[Share | None]
     after: list[Share | None]
 
 
-class Layer(Part):
-    """How much of one parameter changed."""
+class LayerChange(Part):
+    """How many entries of one parameter changed."""
 
     name: str
     changed: Count
-    total: Annotated[int, Field(ge=1, le=_MOST)]
+    total: AtLeastOne
 
     @model_validator(mode="after")
-    def _fits(self) -> Layer:
+    def _fits(self) -> Self:
         if self.changed > self.total:
             raise ValueError(f"{self.changed} entries changed of only {self.total}")
         return self
 
 
 class SampleTable(Part):
-    """One entry a forgotten sample."""
+    """One entry a forgotten sample. `score` says whose scores these are; higher means member."""
 
     score: Literal["oracle", "confidence"]
-    row: list[Annotated[int, Field(ge=-_MOST, le=_MOST)]]
+    row: list[Whole]
     hash: list[Annotated[str, Field(max_length=64)]] | None
     class_before: list[Count]
     class_after: list[Count]
@@ -113,15 +194,15 @@ class SampleTable(Part):
     score_after: list[Share]
 
     @model_validator(mode="after")
-    def _one_length(self) -> SampleTable:
-        sizes = {len(part) for name, part in self if isinstance(part, list)}
+    def _one_length(self) -> Self:
+        sizes = {len(part) for _, part in self if isinstance(part, list)}
         if len(sizes) > 1:
             raise ValueError(f"its lists have different lengths {sorted(sizes)}")
         return self
 
 
-class Oracle(Part):
-    """How well the oracle tells members from non-members."""
+class OracleQuality(Part):
+    """How well the oracle tells members from non-members, on samples where the truth is known."""
 
     accuracy: Share | None = None
     precision: Share | None = None
@@ -131,39 +212,39 @@ class Oracle(Part):
     nonmembers: Count | None = None
 
 
-class Target(Part):
-    """What the target can claim, and what it cannot."""
+class TargetClaim(Part):
+    """What the target of the method shows when the numbers are good, and what it does not show."""
 
     target: str
     shown: str
     not_shown: str
 
 
-class Link(Part):
-    """One request of a chain."""
+class ChainRequest(Part):
+    """One request of a chain; `certificate` is the SHA-256 of its certificate, None for the last."""
 
     number: Count
     time: str
     forgotten: Count
-    drift: Annotated[float, Field(ge=0, le=1e300)]
+    drift: Amount
     accuracy_before: Share | None
     accuracy_after: Share | None
     certificate: str | None
 
 
-class Chain(Part):
-    """The requests that led to these weights."""
+class ChainSummary(Part):
+    """The requests that led to these weights, and the bounds past which retraining is advised."""
 
-    links: Annotated[list[Link], Field(min_length=1)]
-    drift: Annotated[float, Field(ge=0, le=1e300)]
+    links: Annotated[list[ChainRequest], Field(min_length=1)]
+    drift: Amount
     accuracy_loss: Number | None
-    max_drift: Annotated[float, Field(ge=0, le=1e300)] | None
+    max_drift: Amount | None
     max_accuracy_loss: Annotated[float, Field(ge=0, le=1)] | None
     advice: list[str]
 
 
 class Cleaning(Part):
-    """What became of the training data."""
+    """What became of the training data: rows taken out, copies of them that stay, forget records not found there."""
 
     rows: Count
     exact: Count
@@ -172,22 +253,29 @@ class Cleaning(Part):
     file: str | None
 
 
-class Step(Part):
-    """One iteration; what a method does not know is None."""
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One iteration of a method, for the curve; `seconds` count from the first iteration's start."""
 
     iteration: Count
-    objective: Number | None = None
-    distance: Number | None = None
-    anchor: Number | None = None
-    penalty: Number | None = None
-    density: Number | None = None
+    objective: Number
+    distance: Number
+    anchor: Number
+    penalty: Number
+    density: Number
+    step: Number
+    seconds: Number
 
 
-class Result(Part):
-    """All of result.json."""
+class Result(Document):
+    """What a request did: all of result.json. What is not known is None, never a guess."""
+
+    kind: ClassVar[str] = "forsaken.result"
+    version: ClassVar[int] = 2
+    remedy: ClassVar[str] = "run the request again with this version into a new folder, or restore the file"
 
     task: str
-    seed: Annotated[int, Field(ge=-_MOST, le=_MOST)]
+    seed: Whole
     fr: Rate | None
     cfr: Rate | None
     accuracy_before: Share | None
@@ -197,19 +285,19 @@ class Result(Part):
     mask_density: Share
     iterations: Count
     evaluations: Count
-    stopped: Literal["iterations", "converged", "calibrated", "tolerance", "line-search", "not-memorised"]
-    forget_confidence: Confidence
-    forget_accuracy: Confidence | None
+    stopped: Stopped
+    forget_confidence: BeforeAfter
+    forget_accuracy: BeforeAfter | None
     separation: Separation | None
     retrain: Retrained | None
     counts: Counts
     classes: Annotated[list[str], Field(min_length=1, max_length=100_000)]
     by_class: ByClass | None
-    layers: list[Layer]
+    layers: list[LayerChange]
     samples: SampleTable
-    oracle: Oracle | None
-    target: Target
-    chain: Chain | None
+    oracle: OracleQuality | None
+    target: TargetClaim
+    chain: ChainSummary | None
     cleaning: Cleaning | None
     facts: Table
     notes: list[str]
@@ -220,7 +308,7 @@ class Result(Part):
     provenance: Table
 
     @model_validator(mode="after")
-    def _agrees(self) -> Result:
+    def _agrees(self) -> Self:
         if len(self.samples.row) != self.counts.forget:
             raise ValueError(
                 f"samples holds {len(self.samples.row)} entries, but counts.forget is {self.counts.forget}"
@@ -230,49 +318,3 @@ class Result(Part):
         if self.by_class and {len(part) for _, part in self.by_class} != {len(self.classes)}:
             raise ValueError(f"by_class must hold one entry for each of the {len(self.classes)} classes")
         return self
-
-
-class Fingerprint(Part):
-    """The hash of something, and for a file its format and name."""
-
-    sha256: str
-    format: str | None = None
-    name: str | None = None
-
-
-class Weights(Part):
-    """The weights before and after."""
-
-    old: Fingerprint
-    new: Fingerprint
-
-
-class Recorded(Part):
-    """The records that were forgotten, as keyed hashes."""
-
-    count: Count
-
-
-class Kept(Part):
-    """Whether the mask was written."""
-
-    kept: bool
-
-
-class Signature(Part):
-    """Who signed."""
-
-    algorithm: str
-    key_id: str
-
-
-class Certificate(Part):
-    """The part of certificate.json that the page shows."""
-
-    kind: Literal["forsaken.certificate"]
-    time: str
-    weights: Weights
-    settings: Fingerprint
-    records: Recorded
-    mask: Kept
-    signature: Signature | None

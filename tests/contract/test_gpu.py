@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import forsaken
+from forsaken.bench.networks import build
 from forsaken.data.samples import Samples
-from forsaken.models.nets import build
 from forsaken.models.train import train
 from forsaken.models.weights import fingerprint
 from forsaken.recipe import Network, Recipe

@@ -13,12 +13,13 @@ from torch import nn
 
 import forsaken
 from forsaken import METHODS, Unlearner
+from forsaken.bench.networks import mlp
 from forsaken.data.samples import Samples
 from forsaken.errors import EmptyError, InputError, NonFiniteError
-from forsaken.models.nets import mlp
 from forsaken.models.train import Training, train
 from forsaken.recipe import Recipe
 from forsaken.unlearning.bad_teacher import BadTeacher
+from forsaken.unlearning.base import UpfrontUnlearner
 from forsaken.unlearning.ct import Ct
 from forsaken.unlearning.do_nothing import DoNothing
 from forsaken.unlearning.fine_tune import FineTune
@@ -34,7 +35,6 @@ from forsaken.unlearning.sisa.method import Sisa
 from forsaken.unlearning.sisa.noise import SisaDp
 from forsaken.unlearning.smu import Smu
 from forsaken.unlearning.ssd import Ssd
-from forsaken.unlearning.upfront import UpfrontUnlearner
 
 
 @dataclass(frozen=True)
@@ -267,7 +267,7 @@ def test_missing_labels_are_told(method: Unlearner, task, name: str) -> None:
     if not wants_labels(method, name):
         call(method, task, **({name: getattr(task, name)[0]} if method.settings.get("target") != "corrected" else {}))
         return
-    with pytest.raises(InputError, match=rf"labels of the {name} samples; give {name}=\(inputs, labels\)"):
+    with pytest.raises(InputError, match=rf"{name} has no labels; give {name}=\(inputs, labels\)"):
         call(method, task, **{name: getattr(task, name)[0]})
 
 

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import forsaken
+from forsaken.bench.networks import NETWORKS, build
 from forsaken.data.samples import Samples
-from forsaken.models.nets import NETWORKS, build
 from forsaken.models.train import train
 from forsaken.recipe import Network, Recipe
 

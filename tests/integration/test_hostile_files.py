@@ -39,8 +39,7 @@ from job_folders import write_world as write
 from sklearn.linear_model import LogisticRegression
 
 from forsaken.errors import ModelError
-from forsaken.jobs.formats.base import Checkpoint
-from forsaken.jobs.formats.exported import ProgramFile
+from forsaken.jobs.formats import Checkpoint, ProgramFile
 
 ROOT = "archive/"
 MODEL = ROOT + "models/model.json"

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from forsaken.bench.networks import mlp
 from forsaken.data.samples import Samples
 from forsaken.engine import fan_out
 from forsaken.errors import ForsakenError, OverlapError, SettingsError
-from forsaken.models.nets import mlp
 from forsaken.models.train import Training
 from forsaken.models.weights import fingerprint
 from forsaken.recipe import Recipe

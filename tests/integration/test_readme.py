@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import forsaken
-from forsaken.models.nets import mlp
+from forsaken.bench.networks import mlp
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -54,7 +54,12 @@ def test_the_guide_s_examples_run(tmp_path, monkeypatch) -> None:
 
 
 def test_links_lead_somewhere() -> None:
-    pages = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    pages = [
+        README,
+        ROOT / "CONTRIBUTING.md",
+        *sorted((ROOT / "docs").rglob("*.md")),
+        *sorted((ROOT / "benchmarks").rglob("*.md")),
+    ]
     pages += sorted((ROOT / "examples").rglob("*.md"))
     for page in pages:
         prose = re.sub(r"```.*?```|`[^`]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)

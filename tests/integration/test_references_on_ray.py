@@ -14,7 +14,7 @@ from reference_case import CLASSES, KEY, WIDTH, apart, by_hand, drawn
 from torch import nn
 
 from forsaken import Recipe, References, Tick, Training
-from forsaken.models.nets import mlp
+from forsaken.bench.networks import mlp
 
 cloudpickle = pytest.importorskip("ray.cloudpickle")
 for name in (__name__, reference_case.__name__):

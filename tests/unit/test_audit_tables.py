@@ -18,7 +18,7 @@ def tables() -> Iterator[ModuleType]:
 
 
 def test_the_guide_shows_the_tables_of_the_files(tables: ModuleType) -> None:
-    guide = (ROOT / "docs/guide/audit.md").read_text()
+    guide = (ROOT / "benchmarks/notes/audit.md").read_text()
     assert tables.oracle_table() in guide
     for name in tables.AUDITS:
         assert tables.audit_table(name) in guide

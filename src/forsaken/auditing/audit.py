@@ -38,7 +38,7 @@ from forsaken.sets import ROLES, Sets
 from forsaken.types import Array, Progress
 from forsaken.unlearning.base import Unlearner
 from forsaken.unlearning.forsaken.aims import OUT_OF_FOLD
-from forsaken.unlearning.table import build
+from forsaken.unlearning.methods import build
 
 SHADOWS = 8  # shadow models of the profile standard
 
@@ -200,9 +200,7 @@ class _Run:
             with self._timed("white_box"):
                 self.numbers += white_box(inputs, self.progress)
         else:
-            self.caveats.append(
-                Caveat(f"the white-box oracle is left out: it takes {LEAST_SAMPLES} forgotten samples")
-            )
+            self.caveats.append(Caveat(f"the white-box oracle is left out: it takes {LEAST_SAMPLES} forgotten samples"))
         if isinstance(inputs.training, Training) and classes_of(inputs.after) is None:
             with self._timed("relearning"):
                 self.numbers.append(relearn_time(inputs, inputs.training.recipe, self.progress))
@@ -210,9 +208,7 @@ class _Run:
             self.caveats.append(Caveat("relearn time is left out: it is for networks that are trained by a recipe"))
         self.cost["models"] = self.settings["references"] = count
 
-    def full(
-        self, count: int, held_out: HeldOut | None, folder: Path | None, engine: str, workers: int | None
-    ) -> None:
+    def full(self, count: int, held_out: HeldOut | None, folder: Path | None, engine: str, workers: int | None) -> None:
         """Attack an ensemble of unlearned originals with twice as many retrained models."""
         inputs, name = self.inputs, "unlearned"
         if inputs.method is None:

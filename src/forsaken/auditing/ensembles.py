@@ -38,9 +38,8 @@ from forsaken.models.train import Training
 from forsaken.references.curvature import Curvature
 from forsaken.references.table import References
 from forsaken.types import Array, Progress, Tick, silent
-from forsaken.unlearning.base import Unlearner
+from forsaken.unlearning.base import Unlearner, UpfrontUnlearner
 from forsaken.unlearning.retrain import Retrain
-from forsaken.unlearning.upfront import UpfrontUnlearner
 
 WATCHED = 500  # the most retain and test samples that are measured
 _TICKS = 100  # of a progress bar, for each model
@@ -177,7 +176,9 @@ class Ensembles:
         if not isinstance(training, Training):
             return 1
         build = self.inputs.build(training)
-        return at_once_for(build, device=self.device) if vectorises(build, self.views["forget"], device=self.device) else 1
+        return (
+            at_once_for(build, device=self.device) if vectorises(build, self.views["forget"], device=self.device) else 1
+        )
 
     def _measured(
         self, chunk: tuple[str, list[int]], tell: Callable[[float], None] = lambda _: None

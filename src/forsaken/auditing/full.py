@@ -107,12 +107,16 @@ class Full:
             raise InputError(
                 f"the {2 * self.count} retrained models all give the same margins: their training has no randomness, "
                 "so an ensemble of it tells nothing",
-                field="training",
+                field="profile",
                 remedy="use the profile standard, or a training function that draws the rows that it learns from by "
                 "its seed (a bootstrap)",
             )
-        self.attack = {part: u_lira(self._margins(method, part), self._halves(part)[0]) for part in PARTS}
-        self.idle = {part: u_lira(self._margins(BEFORE, part), self._halves(part)[0]) for part in PARTS}
+        self.attack: dict[str, ULira] = {
+            part: u_lira(self._margins(method, part), self._halves(part)[0]) for part in PARTS
+        }
+        self.idle: dict[str, ULira] = {
+            part: u_lira(self._margins(BEFORE, part), self._halves(part)[0]) for part in PARTS
+        }
         self.floors = Floors.of(matrices, self.count, seed=seed) if floors is None else floors
         self._even = u_lira(second, first)
 
@@ -146,8 +150,7 @@ class Full:
         return found
 
     def curves(self) -> list[Curve]:
-        """Return the ROC curves of unlearned models, of models before and of retrained ones, against retrained models.
-        """
+        """Return the ROC curves of unlearned models, models before and retrained models, against retrained models."""
         named = {"unlearned": self.attack["forget"], "doing nothing": self.idle["forget"], "retrained": self._even}
         return [Curve.of(name, found.roc) for name, found in named.items()]
 
@@ -199,9 +202,7 @@ class Full:
             self._caught("u_lira_tpr_1", 0.01, [one.tpr_at_1 for one in (attack, idle, self._even)], own.tpr_at_1),
             self._caught("u_lira_tpr_01", 0.001, [one.tpr_at_01 for one in (attack, idle, self._even)], own.tpr_at_01),
             *(
-                self._area(
-                    part, f"u_lira_auc_{part}", f"U-LiRA on {_LABELS[part]}: AUC, {trace}", intervals[part].auc
-                )
+                self._area(part, f"u_lira_auc_{part}", f"U-LiRA on {_LABELS[part]}: AUC, {trace}", intervals[part].auc)
                 for part in ("retain", "test")
             ),
         ]
@@ -222,9 +223,7 @@ class Full:
             note=_note(interval),
         )
 
-    def _caught(
-        self, name: str, fpr: float, values: Sequence[float], interval: tuple[float, float] | None
-    ) -> Number:
+    def _caught(self, name: str, fpr: float, values: Sequence[float], interval: tuple[float, float] | None) -> Number:
         attack = self.attack["forget"]
         told: dict[str, Any] = {"name": name, "label": f"U-LiRA: true positives at {100 * fpr:g} % false ones"}
         told |= {"direction": "lower", "n": _pairs(attack), "unit": _PAIRS}

@@ -20,13 +20,9 @@ from forsaken.models.augment import View
 from forsaken.models.logits import predict_logits
 from forsaken.models.train import Training, steps_of
 from forsaken.references.curvature import Curvature
-from forsaken.references.entries import Entries
-from forsaken.references.fitting import asked_views
-from forsaken.references.folds import deal, units
-from forsaken.references.keys import as_keys, row_hashes
-from forsaken.references.origin import Costs, Origin
+from forsaken.references.fitting import CUSTOM, Costs, Origin, Views, asked_views
+from forsaken.references.rows import Entries, as_keys, deal, row_hashes, units
 from forsaken.references.table import References, spread_of
-from forsaken.references.views import CUSTOM, Views
 from forsaken.sets import Sets
 from forsaken.types import Array
 

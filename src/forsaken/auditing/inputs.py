@@ -15,8 +15,7 @@ from forsaken.data.samples import Samples
 from forsaken.errors import InputError, SettingsError
 from forsaken.metrics import margins
 from forsaken.models.ensemble import train_many
-from forsaken.models.linear import LinearModel
-from forsaken.models.logits import Forward, LogitModel, as_module, called_plainly, predict_logits
+from forsaken.models.logits import Forward, LinearModel, LogitModel, as_module, called_plainly, predict_logits
 from forsaken.models.train import Training
 from forsaken.oracles.shadow import ShadowOracle, top_posteriors
 from forsaken.sets import Sets

@@ -1,21 +1,21 @@
 """The numbers that a model is judged by after it forgot: FR, CFR, accuracy, confidence, separation.
 
-The demonstration, the jobs and the quick audit all compute them here. The input is posteriors, not models: each model is
-evaluated once on each set, and every number is a function of those arrays.
+The demonstration, the jobs and the quick audit all compute them here. The inputs are posteriors, not models: each model
+is evaluated once on each set, and every number is a function of those arrays.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 
 from forsaken.errors import UndefinedMetricError
 from forsaken.metrics import catastrophic_forgetting_rate, forgetting_rate, separation
 from forsaken.oracles.shadow import ShadowOracle
-from forsaken.result import ByClass, Confidence, Count, Part, Rate, Retrained, Separation, Share
+from forsaken.result import BeforeAfter, ByClass, Count, Part, Rate, Retrained, Separation, Share
 from forsaken.types import Array
 
 Posteriors: TypeAlias = Mapping[str, Array]
@@ -59,8 +59,8 @@ class Judgement(Part):
     cfr: Rate | None
     accuracy_before: Share | None
     accuracy_after: Share | None
-    forget_confidence: Confidence
-    forget_accuracy: Confidence | None
+    forget_confidence: BeforeAfter
+    forget_accuracy: BeforeAfter | None
     separation: Separation | None
     retrain: Retrained | None
     by_class: ByClass | None
@@ -96,19 +96,20 @@ def judge(
     verdicts = {name: verdict(oracle, before, answers, test_labels) for name, answers in models.items()}
     usual = verdicts.get("retrained")
 
-    def each(quantity: Callable[[Posteriors], float]) -> Confidence:
-        return Confidence(**{name: quantity(answers) for name, answers in models.items()})
+    def each(quantity: Callable[[Posteriors], float]) -> BeforeAfter:
+        return BeforeAfter(**{name: quantity(answers) for name, answers in models.items()})
 
     def members_before(role: str) -> int | None:
         return None if oracle is None or role not in before else int(members(oracle, before[role]).sum())
 
-    against = next((role for role in ("reference", "test") if role in before), None)
+    roles: tuple[Literal["reference", "test"], ...] = ("reference", "test")
+    against = next((role for role in roles if role in before), None)
     return Judgement(
         fr=verdicts["after"].fr,
         cfr=verdicts["after"].cfr,
         accuracy_before=verdicts["before"].accuracy,
         accuracy_after=verdicts["after"].accuracy,
-        forget_confidence=Confidence(**{name: found.confidence for name, found in verdicts.items()}),
+        forget_confidence=BeforeAfter(**{name: found.confidence for name, found in verdicts.items()}),
         forget_accuracy=None
         if forget_labels is None
         else each(lambda answers: float(np.mean(correct(answers["forget"], forget_labels)))),
@@ -131,9 +132,7 @@ def judge(
     )
 
 
-def verdict(
-    oracle: ShadowOracle | None, before: Posteriors, answers: Posteriors, test_labels: Array | None
-) -> Verdict:
+def verdict(oracle: ShadowOracle | None, before: Posteriors, answers: Posteriors, test_labels: Array | None) -> Verdict:
     """Return the numbers of the one model that gave `answers`; FR and CFR compare it with the model before."""
     return Verdict(
         fr=_rate(forgetting_rate, oracle, before, answers, "forget"),

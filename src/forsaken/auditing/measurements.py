@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -34,7 +34,7 @@ from forsaken.types import Array
 from forsaken.unlearning.base import Unlearner
 
 BEFORE, RETRAINED = "before", "retrained"
-PARTS = ("forget", "retain", "test")
+PARTS: tuple[Literal["forget", "retain", "test"], ...] = ("forget", "retain", "test")
 _PROBED = 16  # samples whose logits under a new network are part of its identity
 
 Record: TypeAlias = Mapping[str, Array]
@@ -122,7 +122,9 @@ class MeasurementCache:
     def groups(self, trained_for: str, seeds: Sequence[int]) -> set[str]:
         """Return the groups whose records are there for all of these models."""
         paths = [self._paths(trained_for, seed) for seed in seeds]
-        return {group for group in self.keys[trained_for] if all((path := own[group]) and path.exists() for own in paths)}
+        return {
+            group for group in self.keys[trained_for] if all((path := own[group]) and path.exists() for own in paths)
+        }
 
     def read(self, trained_for: str, seed: int) -> dict[str, Record]:
         """Return the records of a model that are there, by group."""
@@ -167,8 +169,7 @@ def training_identity(
     device: str | torch.device,
     forward: Forward | None,
 ) -> str:
-    """Return the hash of a training and of the sets that its models are measured on. A model's seed is no part of it.
-    """
+    """Return the hash of a training and of the sets that its models are measured on. A model's seed is apart."""
     with torch_seed(0):
         network = training.build()
     few = data.rows(range(min(_PROBED, len(data))))

@@ -42,7 +42,8 @@ class Quick:
         if len(widths) > 1 or (inputs.oracle is not None and widths != {inputs.oracle.classes}):
             oracle = "" if inputs.oracle is None else f", and the oracle's shadow had {inputs.oracle.classes}"
             raise OracleError(
-                f"the models have {sorted(widths)} classes{oracle}; all of them must be models of one task"
+                f"the models have {sorted(widths)} classes{oracle}; all of them must be models of one task",
+                field="oracle",
             )
         self._check_labels(widths.pop())
         inside = [self.before[role] for role in ("kept", "forget") if role in self.before]
@@ -51,8 +52,7 @@ class Quick:
         self.weakness = self._weakness()
 
     def caveats(self, *, ensemble: bool) -> list[Caveat]:
-        """Return what makes the numbers weaker than they look; `ensemble`: whether the audit trained retrained models.
-        """
+        """Return what makes the numbers weaker than they look; `ensemble`: the audit trained retrained models."""
         found = []
         if self.weakness is not None:
             found.append(Caveat(self.weakness))

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from itertools import pairwise
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
 import numpy as np
-from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from forsaken.errors import InputError
 from forsaken.metrics import Roc
-from forsaken.result import Count, Part, Share, Table
+from forsaken.result import Count, Document, Part, Share, Table
 from forsaken.result import Number as Finite
 from forsaken.types import Array
 
-SCHEMA, KIND, FILE = 1, "forsaken.audit", "audit.json"
+FILE = "audit.json"
 
 Profile: TypeAlias = Literal["quick", "standard", "full"]
 PROFILES: tuple[Profile, ...] = ("quick", "standard", "full")
@@ -32,10 +30,9 @@ def _ordered(ends: tuple[float, float]) -> tuple[float, float]:
     return ends
 
 
-# JSON has lists where Python has tuples: `strict=False` takes both, and still guesses no type of what they hold.
-Pair = Annotated[tuple[Finite, Finite], Field(strict=False)]
+Pair = tuple[Finite, Finite]
 Interval = Annotated[Pair, AfterValidator(_ordered)]
-Rates = Annotated[tuple[Share, ...], Field(strict=False, min_length=2, max_length=_MOST)]
+Rates = Annotated[tuple[Share, ...], Field(min_length=2, max_length=_MOST)]
 Text = Annotated[str, Field(max_length=_LONGEST)]
 
 
@@ -81,9 +78,7 @@ class Number(Part):
 
     @field_validator("interval")
     @classmethod
-    def _of_a_value(
-        cls, interval: tuple[float, float] | None, info: ValidationInfo
-    ) -> tuple[float, float] | None:
+    def _of_a_value(cls, interval: tuple[float, float] | None, info: ValidationInfo) -> tuple[float, float] | None:
         return None if info.data.get("value") is None else interval
 
 
@@ -136,9 +131,9 @@ class Spread(Part):
     """The margins of one forgotten sample under many models; `row` is its place in the forget set."""
 
     row: Count
-    unlearned: Annotated[tuple[Finite, ...], Field(strict=False, min_length=1, max_length=_MOST)]
-    retrained: Annotated[tuple[Finite, ...], Field(strict=False, min_length=1, max_length=_MOST)]
-    before: Annotated[tuple[Finite, ...], Field(strict=False, max_length=_MOST)] = ()
+    unlearned: Annotated[tuple[Finite, ...], Field(min_length=1, max_length=_MOST)]
+    retrained: Annotated[tuple[Finite, ...], Field(min_length=1, max_length=_MOST)]
+    before: Annotated[tuple[Finite, ...], Field(max_length=_MOST)] = ()
 
 
 class Divergence(Part):
@@ -155,7 +150,7 @@ class Divergence(Part):
     ceiling: Pair
 
 
-class Audit(Part):
+class Audit(Document):
     """The result of an audit: all of audit.json.
 
     Attributes
@@ -178,15 +173,19 @@ class Audit(Part):
         What decided the audit, and where it was made.
     """
 
+    kind: ClassVar[str] = "forsaken.audit"
+    version: ClassVar[int] = 1
+    remedy: ClassVar[str] = "run forsaken audit again, or restore the file"
+
     profile: Profile
     claim: Conclusion
-    numbers: Annotated[tuple[Number, ...], Field(strict=False, max_length=200)]
-    alarms: Annotated[tuple[Alarm, ...], Field(strict=False, max_length=2)]
-    warnings: Annotated[tuple[Text, ...], Field(strict=False, max_length=200)]
+    numbers: Annotated[tuple[Number, ...], Field(max_length=200)]
+    alarms: Annotated[tuple[Alarm, ...], Field(max_length=2)]
+    warnings: Annotated[tuple[Text, ...], Field(max_length=200)]
     cost: Table
-    roc: Annotated[tuple[Curve, ...], Field(strict=False, max_length=50)]
-    margins: Annotated[tuple[Spread, ...], Field(strict=False, max_length=1000)]
-    klom: Annotated[tuple[Divergence, ...], Field(strict=False, max_length=3)]
+    roc: Annotated[tuple[Curve, ...], Field(max_length=50)]
+    margins: Annotated[tuple[Spread, ...], Field(max_length=1000)]
+    klom: Annotated[tuple[Divergence, ...], Field(max_length=3)]
     settings: Table
     provenance: Table
 
@@ -213,26 +212,3 @@ class Audit(Part):
     def alarmed(self) -> bool:
         """Whether an alarm was raised."""
         return any(alarm.raised for alarm in self.alarms)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the content of audit.json."""
-        return {"schema": SCHEMA, "kind": KIND, **self.model_dump(mode="json")}
-
-    def to_json(self) -> str:
-        """Return the text of audit.json."""
-        return json.dumps(self.to_dict(), indent=1, allow_nan=False)
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Audit:
-        """Return the audit that `to_dict` wrote; an `InputError` says what is wrong with any other content."""
-        if content.get("kind") != KIND or content.get("schema") != SCHEMA:
-            raise InputError(
-                f"not an audit of schema {SCHEMA}: kind {content.get('kind')!r}, schema {content.get('schema')!r}; run "
-                "forsaken audit again"
-            )
-        try:
-            return cls.model_validate(content)
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-            place = ".".join(map(str, first["loc"]))
-            raise InputError(f"the audit is damaged ({place}: {first['msg']}); run forsaken audit again") from error

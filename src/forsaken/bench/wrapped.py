@@ -13,8 +13,7 @@ from torch import nn
 from forsaken.errors import NonFiniteError, NothingForgottenError
 from forsaken.models.logits import as_module
 from forsaken.references.table import References
-from forsaken.unlearning.base import About, Details, Unlearned, Unlearner
-from forsaken.unlearning.request import Request
+from forsaken.unlearning.base import About, Details, Request, Unlearned, Unlearner
 
 
 def _asked(

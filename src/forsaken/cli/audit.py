@@ -59,7 +59,7 @@ def audit(
     with user_code(read.folder), place:
         plan = plan_audit(read, folder, profile=profile, models=models)
         if dry_run:
-            _show_cost(_rehearsed(plan), as_json)
+            _show_cost(_cost(plan), as_json)
             return
         found = _audited(plan, engine)
     if as_json:
@@ -152,11 +152,11 @@ def _range(pair: tuple[float, float] | None) -> str:
     return "no spread" if pair[0] == pair[1] else _ends(pair)
 
 
-def _rehearsed(plan: Plan) -> dict[str, Any]:
-    from forsaken.jobs.audit_cost import rehearse_audit
+def _cost(plan: Plan) -> dict[str, Any]:
+    from forsaken.jobs.audit import audit_cost
 
     with redirect_stdout(sys.stderr), bars() as progress:
-        return rehearse_audit(plan, progress)
+        return audit_cost(plan, progress)
 
 
 def _show_cost(cost: dict[str, Any], as_json: bool) -> None:

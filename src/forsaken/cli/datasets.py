@@ -11,11 +11,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from forsaken.data.folder import data_folder
+from forsaken.bench.datasets.folder import data_folder
 from forsaken.progress import bars
 
 if TYPE_CHECKING:
-    from forsaken.data.registry import Dataset
+    from forsaken.bench.datasets.registry import Dataset
 
 app = typer.Typer(no_args_is_help=True, help="The public datasets: list them, get them from their homes, check them.")
 
@@ -28,7 +28,7 @@ def list_datasets(as_json: AsJson = False) -> None:
 
     Example: forsaken datasets list
     """
-    from forsaken.data.registry import DATASETS
+    from forsaken.bench.datasets.registry import DATASETS
 
     rows = [_facts(dataset) for dataset in DATASETS.values()]
     if as_json:
@@ -58,8 +58,8 @@ def get(
 
     Example: forsaken datasets get imdb customer-review
     """
-    from forsaken.data.get import get_dataset
-    from forsaken.data.store import dataset_named
+    from forsaken.bench.datasets.get import get_dataset
+    from forsaken.bench.datasets.store import dataset_named
 
     chosen = [dataset_named(name) for name in dict.fromkeys(names)]
     found: dict[str, Any] = {}
@@ -88,7 +88,7 @@ def check(
 
     Example: forsaken datasets check cifar10
     """
-    from forsaken.data.check import check_datasets
+    from forsaken.bench.datasets.check import check_datasets
 
     with bars() as progress:
         findings = list(check_datasets(names, progress))
@@ -111,7 +111,7 @@ def check(
 
 
 def _facts(dataset: Dataset) -> dict[str, Any]:
-    from forsaken.data.store import presence
+    from forsaken.bench.datasets.store import presence
 
     return {
         "name": dataset.name,

@@ -39,7 +39,7 @@ def new_signing(file: File, as_json: AsJson = False) -> None:
 
     Example: forsaken keys new-signing signing.pem
     """
-    from forsaken.jobs.keys import PASSPHRASE, key_id, new_signing_key, write_signing_keys
+    from forsaken._keys import PASSPHRASE, key_id, new_signing_key, write_signing_keys
 
     key = new_signing_key()
     private, public = write_signing_keys(file, key)

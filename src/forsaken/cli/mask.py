@@ -92,7 +92,7 @@ def revert(
 
 def _change(mask: Path, job: Path, out: Path, weights: Path | None, force: bool, as_json: bool, *, undo: bool) -> None:
     from forsaken.jobs.code import user_code
-    from forsaken.jobs.formats.table import load_model
+    from forsaken.jobs.formats import load_model
     from forsaken.jobs.reading import read_job
     from forsaken.unlearning.forsaken.mask import Mask
 

@@ -28,7 +28,7 @@ def list_methods(as_json: AsJson = False) -> None:
 
     Example: forsaken methods list
     """
-    from forsaken.unlearning.table import METHODS
+    from forsaken.unlearning.methods import METHODS
 
     rows = [_facts(name) for name in METHODS]
     if as_json:
@@ -53,7 +53,7 @@ def show(name: Annotated[str, typer.Argument(help="A method by name.")], as_json
 
     Example: forsaken methods show forsaken
     """
-    from forsaken.unlearning.table import METHODS
+    from forsaken.unlearning.methods import METHODS
 
     if name not in METHODS:
         raise UnknownNameError("method", name, METHODS)
@@ -87,8 +87,8 @@ def show(name: Annotated[str, typer.Argument(help="A method by name.")], as_json
 
 
 def _facts(name: str) -> dict[str, Any]:
+    from forsaken.unlearning.methods import METHODS
     from forsaken.unlearning.settings import describe
-    from forsaken.unlearning.table import METHODS
 
     method = METHODS[name]
     about = method.about

@@ -47,8 +47,8 @@ def fit(
     """
     from forsaken.engine import check_engine
     from forsaken.jobs.code import user_code
-    from forsaken.jobs.crossfit import fit_table
     from forsaken.jobs.reading import read_job
+    from forsaken.jobs.references import fit_table
 
     check_engine(engine)
     read = read_job(job)
@@ -67,7 +67,7 @@ def show(
 
     Example: forsaken references show references.safetensors
     """
-    from forsaken.jobs.crossfit import show_table
+    from forsaken.jobs.references import show_table
 
     _tell(show_table(file), "a table of references", as_json)
 
@@ -82,8 +82,8 @@ def extend(job: JobFile = Path(NAME), as_json: AsJson = False) -> None:
     Example: forsaken references extend forsaken.toml
     """
     from forsaken.jobs.code import user_code
-    from forsaken.jobs.crossfit import extend_table
     from forsaken.jobs.reading import read_job
+    from forsaken.jobs.references import extend_table
 
     read = read_job(job)
     with user_code(read.folder), redirect_stdout(sys.stderr), bars() as progress:

@@ -13,7 +13,7 @@ from forsaken.errors import DataNotFoundError
 from forsaken.progress import bars
 
 if TYPE_CHECKING:
-    from forsaken.data.scenarios.plan import Plan
+    from forsaken.bench.scenarios.plan import Plan
 
 app = typer.Typer(no_args_is_help=True, help="The scenarios: list them, and see what one consists of.")
 
@@ -36,7 +36,7 @@ def list_scenarios(as_json: AsJson = False) -> None:
 
     Example: forsaken scenarios list
     """
-    from forsaken.data.scenarios.table import SCENARIOS
+    from forsaken.bench.scenarios.table import SCENARIOS
 
     if as_json:
         typer.echo(json.dumps([_facts(plan) for plan in SCENARIOS.values()]))
@@ -63,9 +63,9 @@ def show(
 
     Example: forsaken scenarios show reuters-35-11
     """
-    from forsaken.data.scenarios.table import load_scenario, plan_named
-    from forsaken.data.store import dataset_named, presence
-    from forsaken.models.fit import parameter_count
+    from forsaken.bench.datasets.store import dataset_named, presence
+    from forsaken.bench.networks import parameter_count
+    from forsaken.bench.scenarios.table import load_scenario, plan_named
 
     plan = plan_named(name)
     facts = _facts(plan)
@@ -126,7 +126,7 @@ def _facts(plan: Plan) -> dict[str, Any]:
 
 
 def _presence(plan: Plan) -> str:
-    from forsaken.data.store import dataset_named, presence
+    from forsaken.bench.datasets.store import dataset_named, presence
 
     found = {presence(dataset_named(name)) for name in plan.datasets}
     if found <= {"yes"}:

@@ -42,11 +42,11 @@ def unlearn(
     read = read_job(job)
     if dry_run:
         with user_code(read.folder):
-            found = _rehearsed(read)
+            found = _tried(read)
         if as_json:
             typer.echo(json.dumps(found))
         else:
-            _tell_rehearsal(found)
+            _tell_dry_run(found)
         return
     folder = read.resolve(read.output.folder) if out is None else out
     with user_code(read.folder):
@@ -134,14 +134,14 @@ def _number(value: object) -> str:
     return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
-def _rehearsed(job: Job) -> dict[str, Any]:
-    from forsaken.jobs.rehearsal import rehearse
+def _tried(job: Job) -> dict[str, Any]:
+    from forsaken.jobs.dry_run import dry_run
 
     with redirect_stdout(sys.stderr), bars() as progress:
-        return rehearse(job, progress)
+        return dry_run(job, progress)
 
 
-def _tell_rehearsal(found: dict[str, Any]) -> None:
+def _tell_dry_run(found: dict[str, Any]) -> None:
     console = Console()
     shown = Table(title="dry run: nothing was written", show_header=False)
     known = {True: "yes", False: "no: nothing would be changed", None: "not known yet: see below"}

@@ -36,9 +36,8 @@ def verify(
 
     Example: forsaken verify forgotten/certificate.json --weights forgotten/model.safetensors
     """
-    from forsaken._keys import read_record_key
+    from forsaken._keys import read_public_key, read_record_key
     from forsaken.jobs.certificate import Certificate
-    from forsaken.jobs.keys import read_public_key
     from forsaken.jobs.verify import verify_certificate
 
     if (records is None) != (record_key is None):

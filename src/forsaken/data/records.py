@@ -64,8 +64,8 @@ class Records:
         """Return pictures (n x channels x height x width, bytes) or features as samples for a model."""
         if self.kind == "text":
             raise InputError(
-                "texts are no numbers yet; turn them into tokens with forsaken.data.words.Vocabulary, or into a bag of "
-                "words with scikit-learn's CountVectorizer"
+                "texts are not numbers; turn them into tokens with your model's tokeniser, or into a bag of words with "
+                "scikit-learn's CountVectorizer"
             )
         content = torch.from_numpy(self.content)
         inputs = content.permute(0, 3, 1, 2).contiguous() if self.kind == "image" else content

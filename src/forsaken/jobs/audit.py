@@ -1,33 +1,74 @@
-"""The audit of a job's run: from the job file and the run's folder to `forsaken.audit`, and its result on disk."""
+"""`forsaken audit job.toml`: from the job file and the folder of its run to `forsaken.audit`, and audit.json."""
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor, nn
 
-from forsaken._files import write_atomically
-from forsaken.auditing.call import REFERENCES, audit
+from forsaken._keys import read_record_key
+from forsaken.auditing.audit import SHADOWS, audit
+from forsaken.auditing.held_out import HeldOut
 from forsaken.auditing.result import PROFILES, Audit, Profile
-from forsaken.errors import ForsakenError, InputError, ModelError, OutputError, SettingsError, UnknownNameError
-from forsaken.jobs.certificate import Certificate
-from forsaken.jobs.code import inherited
-from forsaken.jobs.evidence import Evidence, is_corrected, read_evidence
-from forsaken.jobs.files import AUDIT, AUDIT_MODELS, CERTIFICATE, weights_name
-from forsaken.jobs.formats.estimator import SKOPS
-from forsaken.jobs.formats.exported import PROGRAM
-from forsaken.jobs.hashes import file_hash, settings_hash
-from forsaken.jobs.method import by_references, method_of
-from forsaken.jobs.remedies import in_job_words
-from forsaken.jobs.repeating import held_out_of
+from forsaken.auditing.words import cost_of
+from forsaken.data.duplicates import content_keys
+from forsaken.data.nest import leaves
+from forsaken.data.record_hashes import record_hashes
+from forsaken.data.records import Records
+from forsaken.data.samples import Samples
+from forsaken.errors import ForsakenError, InputError, OutputError, SettingsError, UnknownNameError
+from forsaken.jobs.certificate import Certificate, file_hash, settings_hash
+from forsaken.jobs.code import UserModel, inherited
+from forsaken.jobs.files import AUDIT, AUDIT_MODELS, CERTIFICATE, RECORD_KEY, RESULT, check_there, weights_name
+from forsaken.jobs.formats import EstimatorFile, Format, load_model
+from forsaken.jobs.judge import oracle_of
+from forsaken.jobs.method import by_references, method_of, target_of
+from forsaken.jobs.references import Refit, training_of, training_problems
+from forsaken.jobs.rows import STRANGERS, Reader, Rows
+from forsaken.jobs.sets import Sets, prepared_for, read_sets
 from forsaken.jobs.settings import LEAST, MOST, Job
 from forsaken.metrics import FEW
-from forsaken.models.logits import told
-from forsaken.types import Progress, silent
+from forsaken.models.logits import posteriors
+from forsaken.models.train import Training, steps_of, train
+from forsaken.oracles.shadow import ShadowOracle
+from forsaken.references.fitting import CUSTOM
+from forsaken.references.rows import units
+from forsaken.types import Array, Progress, Tick, silent
 
-_RECIPE = "recipe = { epochs = 20, batch_size = 64, learning_rate = 1e-3 }"
+_SAME = 0.02  # by which a confidence may differ between machines
+_WARM_UP, _TIMED = 5, 20  # training steps: the first ones are many times slower than the rest
+_SHORT = 5.0  # seconds; a fit that is faster is timed once more, without what the first fit prepared
+_QUICK = 'profile = "quick" works'
+_STANDARD = 'profile = "standard" works'
+_MODEL = UserModel("it was audited", memory="train fewer models, or use a GPU")
+_SETS = {name: name for name in ("forget", "kept", "retain", "test", "reference")} | {"nonmembers": "strangers"}
+
+# What to do in a job file about an error or a warning of `forsaken.audit`, by the argument that the error is about.
+_REMEDIES = {
+    "forget": "give the labels of [data] forget",
+    "kept": "give all of the training data with labels in [data] train",
+    "retain": "give [data] retain with labels",
+    "test": "give [data] test with labels",
+    "nonmembers": "give [audit] nonmembers with labels, or more [data] test samples",
+    "training": "give [audit] recipe",
+    "models": "set [audit] models",
+    "oracle": "name an [oracle] whose shadow model is of the same task",
+    "profile": "use the profile standard",
+    "retrained": "name a retrained model in [oracle] retrained, or use the profile full, which trains some",
+}
+
+NOT_COUNTED: dict[Profile, str] = {
+    "quick": "reading, judging and the page",
+    "standard": "reading, the white-box oracle, relearning and the page",
+    "full": "reading, the measuring of each model, the attacks and the page",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +84,7 @@ class Plan:
     profile : str
         "quick", "standard" or "full".
     models : int
-        How many references or originals are trained; 0 for "quick".
+        How many reference models or originals are trained; 0 for "quick".
     certificate : Certificate
         Of the run; the weights before and after are those that it names.
     """
@@ -56,15 +97,15 @@ class Plan:
 
     @property
     def references(self) -> int:
-        """How many references the originals of a full audit need at most; 0 where the run went by none."""
+        """How many reference models the originals of a full audit need at most; 0 where the run used no table."""
         stated = self.certificate.references
-        return (
-            0 if self.profile != "full" or stated is None or not by_references(self.job) else self.models * stated.folds
-        )
+        if self.profile != "full" or stated is None or not by_references(self.job):
+            return 0
+        return self.models * stated.folds
 
     @property
     def trainings(self) -> int:
-        """How many models are trained; where the run went by references, at most."""
+        """How many models are trained; at most so many where the run used a table of references."""
         return self.models if self.profile != "full" else 3 * self.models + self.references
 
     @property
@@ -73,10 +114,39 @@ class Plan:
         return self.models if self.profile == "full" else 0
 
 
-def plan_audit(job: Job, folder: Path, *, profile: str | None = None, models: int | None = None) -> Plan:
-    """Check that a job's run in `folder` can be audited; what the job lacks for it is told at once.
+@dataclass(frozen=True, slots=True)
+class JobAudit:
+    """What an audit of a run is made of.
 
-    `profile` and `models` stand in for those of [audit].
+    Attributes
+    ----------
+    loaded : Format
+        The model before.
+    after : Module or estimator
+        The model that is said to have forgotten.
+    sets : Sets
+        The data, with all of the training data.
+    oracle, retrained
+        The judge of membership and the retrained model, where the job names them.
+    training : Training, Refit or None
+        How models like these are trained; None where the profile trains none.
+    warnings : list of str
+        What makes the audit weaker than it looks.
+    """
+
+    loaded: Format
+    after: Any
+    sets: Sets
+    oracle: ShadowOracle | None
+    retrained: Any
+    training: Training | Refit | None
+    warnings: list[str]
+
+
+def plan_audit(job: Job, folder: Path, *, profile: str | None = None, models: int | None = None) -> Plan:
+    """Check that a job's run in `folder` can be audited; everything that the job lacks is raised at once.
+
+    `profile` and `models` replace those of [audit].
     """
     wanted = job.audit.profile if profile is None else profile
     chosen = next((each for each in PROFILES if each == wanted), None)
@@ -93,17 +163,17 @@ def plan_audit(job: Job, folder: Path, *, profile: str | None = None, models: in
             f"{folder / AUDIT_MODELS} is a link, expected a folder: what is measured of the models stays in the run's "
             "own folder; remove the link"
         )
-    usual = {"quick": 0, "standard": REFERENCES, "full": FEW}[chosen]
+    usual = {"quick": 0, "standard": SHADOWS, "full": FEW}[chosen]
     return Plan(job, folder, chosen, usual if count is None or chosen == "quick" else count, certificate)
 
 
 def audit_job(plan: Plan, progress: Progress = silent, *, engine: str = "local") -> Audit:
-    """Audit a run, and write audit.json into its folder. Of the run's own files none is touched."""
-    read = evidence_of(plan, progress)
+    """Audit a run, and write audit.json into its folder. No other file of the run is changed."""
+    read = read_inputs(plan, progress)
     job, sets = plan.job, read.sets
     held_out = held_out_of(job, plan.certificate, sets) if plan.profile == "full" else None
     try:
-        with inherited(job.folder):
+        with inherited(job.folder), _MODEL:
             found = audit(
                 read.loaded.model,
                 read.after,
@@ -125,62 +195,72 @@ def audit_job(plan: Plan, progress: Progress = silent, *, engine: str = "local")
                 forward=read.loaded.forward,
                 seed=job.method.seed,
                 progress=progress,
+                remedies=_REMEDIES,
             )
     except ForsakenError as error:
-        told_so = in_job_words(str(error))
-        if type(error) not in (InputError, SettingsError) or told_so == str(error):
+        if error.field not in _REMEDIES:
             raise
-        raise type(error)(told_so) from error
-    except (MemoryError, torch.OutOfMemoryError) as error:
-        raise ModelError("there is not enough memory for the audit; train fewer models, or use a GPU") from error
-    except Exception as error:  # the model is the user's, and may raise anything
-        raise ModelError(f"the model failed while it was audited: {told(error)}") from error
+        raise error.at(remedy=_REMEDIES[error.field]) from error
     ties = {
         "weights_sha256": plan.certificate.weights.new.sha256,
         "certificate_sha256": plan.certificate.sha256,
         "notes": sets.notes,
     }
-    warnings = (*map(in_job_words, found.warnings), *read.warnings)
-    found = replace(found, warnings=warnings, settings={**found.settings, **ties})
-    write_atomically(plan.folder / AUDIT, found.to_json().encode() + b"\n")
+    more = {"warnings": (*found.warnings, *read.warnings), "settings": {**found.settings, **ties}}
+    found = found.model_copy(update=more)
+    found.write(plan.folder / AUDIT)
     return found
 
 
-def evidence_of(plan: Plan, progress: Progress) -> Evidence:
-    """Read what a planned audit needs."""
-    return read_evidence(plan.job, plan.folder, plan.certificate, trains=plan.profile != "quick", progress=progress)
+def audit_cost(plan: Plan, progress: Progress = silent) -> dict[str, Any]:
+    """Read everything, train for some steps, and return what an audit would cost. Nothing is written."""
+    read = read_inputs(plan, progress)
+    training = plan.trainings * (0.0 if read.training is None else _seconds_a_training(read, progress))
+    unlearning = plan.unlearnings * plan.certificate.seconds.unlearning
+    references = f"at most {plan.references}" if plan.references else ""
+    return {
+        "profile": plan.profile,
+        "told": cost_of(plan.profile, plan.trainings - plan.references, references),
+        "models": plan.models,
+        "trainings": plan.trainings,
+        "references": plan.references,
+        "unlearnings": plan.unlearnings,
+        "training_seconds": training,
+        "unlearning_seconds": unlearning,
+        "seconds": training + unlearning,
+        "not_counted": NOT_COUNTED[plan.profile],
+        "counts": {
+            name: None if (part := getattr(read.sets, kept_as)) is None else len(part)
+            for name, kept_as in _SETS.items()
+        },
+        "notes": [*read.sets.notes, *read.warnings],
+    }
+
+
+# --- what must be there ----------------------------------------------------------------------------------------------
 
 
 def _problems(job: Job, profile: Profile, models: int | None) -> Iterator[str]:
-    """Yield what a job lacks for a profile that trains models."""
-    if models is not None and (isinstance(models, bool) or not LEAST <= models <= MOST):
+    """Yield what a job lacks for a profile."""
+    if models is not None and not LEAST <= models <= MOST:
         yield f"models is {models!r}, expected a whole number from {LEAST} to {MOST}"
     elif models is not None and profile == "standard" and models % 2:
         yield f"models is {models}, expected an even number: each sample is learnt by one half of the reference models"
     if profile == "quick":
         return
-    weights = job.resolve(job.model.weights)
-    if weights.is_dir() or weights.suffix.lower() in PROGRAM:
-        what = "the folder of a Hugging Face model" if weights.is_dir() else "a .pt2 program"
-        yield (
-            f"[model] weights is {what}, and nothing in it says how to train another from the start, which this "
-            'profile does; profile = "quick" works'
-        )
-    elif weights.suffix.lower() not in SKOPS and job.audit.recipe is None:
-        yield f"[audit] recipe is missing, expected how the model was trained, such as {_RECIPE}"
-    if job.data.train is None:
-        yield "[data] train is missing, expected all of the training data: models are trained on it anew"
+    for problem in training_problems(job):
+        yield problem if "[audit]" in problem or "[data]" in problem else f"{problem}; {_QUICK}"
     if job.data.test is None:
         yield "[data] test is missing, expected labelled samples that the model was not trained on"
-    if is_corrected(job):
+    if target_of(job) == "corrected":
         yield (
             '[method] target is "corrected", so that the forget samples come with their true labels, and this profile '
-            'compares by those that were learnt; profile = "quick" works'
+            f"compares by those that were learnt; {_QUICK}"
         )
 
 
 def _certificate(job: Job, folder: Path) -> Certificate:
-    """Return the certificate of the run in a folder, whose weights must be the ones that it names."""
+    """Return the certificate of the run in a folder; the weights and the method must be those that it names."""
     if not (folder / CERTIFICATE).is_file():
         raise OutputError(
             f"there is no finished run in {folder}; run forsaken unlearn {job.path} first, or name the folder of its "
@@ -205,3 +285,233 @@ def _certificate(job: Job, folder: Path) -> Certificate:
             "something else; restore the job file, or run forsaken unlearn again"
         )
     return certificate
+
+
+# --- what is read ----------------------------------------------------------------------------------------------------
+
+
+def read_inputs(plan: Plan, progress: Progress = silent) -> JobAudit:
+    """Read what a planned audit needs: both models, all data, and for a profile that trains every label."""
+    job, certificate, trains = plan.job, plan.certificate, plan.profile != "quick"
+    check_there(job, references=False)  # the run advised to delete the table of references
+    progress(Tick("read", 0, 1))
+    loaded = load_model(job)
+    after = load_model(job, plan.folder / weights_name(job)).model
+    sets = read_sets(job, loaded, Reader(job, progress), audit=True)
+    answers = posteriors(loaded.model, Samples(sets.forget.inputs), forward=loaded.forward)
+    warnings = _check_forgotten(job, plan.folder, certificate, sets, answers)
+    if trains:
+        _check_labels(sets)
+    elif target_of(job) == "corrected":
+        sets = replace(sets, forget=Samples(sets.forget.inputs))  # these labels are not the ones that were learnt
+    if settings_hash(job.to_dict()) != certificate.settings.job_sha256:
+        warnings.append(
+            "the job file has changed since the run: where the seed, the references or the retain samples are others, "
+            "the audit is not quite about what was done; run forsaken unlearn again to be sure"
+        )
+    if trains and _prepared_by_fitted_steps(job, loaded, sets):
+        warnings.append(
+            "only the classifier is fitted anew: the pipeline's steps before it, which the forgotten samples helped to "
+            "fit, are the same in every model"
+        )
+    warnings += _odd_labels(sets, answers)
+    retrained = _retrained(job, sets, warnings)
+    training = training_of(job, loaded) if trains else None
+    oracle = oracle_of(job, sets, loaded)
+    progress(Tick("read", 1, 1))
+    return JobAudit(loaded, after, sets, oracle, retrained, training, warnings)
+
+
+def _check_forgotten(job: Job, folder: Path, certificate: Certificate, sets: Sets, answers: Array) -> list[str]:
+    """Raise an error unless the forget set is the certificate's; return a warning where that is not sure.
+
+    The keyed hashes are proof. Without the key, the old model's answers are compared with those in result.json.
+    """
+    stated, rows = certificate.records, sets.rows["forget"]
+    named = job.output.record_key
+    key = folder / RECORD_KEY if named is None else job.resolve(named)
+    known = key.is_file()
+    same = len(rows) == stated.count
+    if same and known:
+        same = sorted(record_hashes(rows.content, read_record_key(key))) == sorted(stated.hmac_sha256)
+    elif same:
+        same = _answered_alike(folder / RESULT, answers)
+    if not same:
+        raise InputError(
+            f"the {len(rows)} records to forget are not the {stated.count} of the run's certificate; restore the data "
+            f"and the key, or run forsaken unlearn {job.path} again"
+        )
+    if known:
+        return []
+    return [
+        f"the record key {key} is not there, so that only the number of the records and the old model's answers to "
+        "them were compared with the run's, not the records themselves; put the key back and audit again to be sure"
+    ]
+
+
+def _answered_alike(path: Path, answers: Array) -> bool:
+    """Return whether the old model's answers are those in a result.json; True where that file cannot be read."""
+    try:
+        noted = json.loads(path.read_bytes())["samples"]
+        classes, sure = np.array(noted["class_before"]), np.array(noted["confidence_before"], dtype=float)
+        given = np.bincount(answers.argmax(1), minlength=answers.shape[1])
+        return np.array_equal(np.bincount(classes, minlength=answers.shape[1]), given) and np.allclose(
+            np.sort(sure), np.sort(answers.max(1)), rtol=0, atol=_SAME
+        )
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return True  # the report, which reads the same file, says what is wrong with it
+
+
+def _odd_labels(sets: Sets, answers: Array) -> list[str]:
+    """Return a warning where the old model answers few records to forget with their labels."""
+    if sets.forget.labels is None:
+        return []
+    right = int((answers.argmax(1) == sets.forget.labels.numpy()).sum())
+    if 2 * right >= len(answers):
+        return []
+    return [
+        f"the model before answers only {right} of the {len(answers)} records to forget with the labels that are given "
+        "for them; attacks go by the labels that were learnt, so check that these are they"
+    ]
+
+
+def _check_labels(sets: Sets) -> None:
+    parts = {"forget": sets.forget, "train": sets.kept, "test": sets.test, STRANGERS: sets.strangers}
+    wrong = [name for name, part in parts.items() if part is not None and part.labels is None]
+    lines = [f"{name} has no labels, or some that are none of the model's classes" for name in wrong]
+    if sets.kept is None:
+        lines.append("train holds nothing besides the forget and the retain samples")
+    if lines:
+        listed = "".join(f"\n  - {line}" for line in lines)
+        raise InputError(f"models cannot be trained and compared on these data; give the labels that were used{listed}")
+
+
+def _prepared_by_fitted_steps(job: Job, loaded: Format, sets: Sets) -> bool:
+    """Return whether steps of a pipeline, which are not fitted anew, stand between the records and the classifier."""
+    content = sets.rows["forget"].content
+    if not isinstance(loaded, EstimatorFile) or not isinstance(content, Records) or job.data.prepare is not None:
+        return False
+    given = content.content.reshape(len(content), -1)
+    return content.kind == "text" or not all(np.array_equal(given, leaf) for leaf in leaves(sets.forget.inputs))
+
+
+def _retrained(job: Job, sets: Sets, warnings: list[str]) -> Any:
+    if job.oracle is None or job.oracle.retrained is None:
+        return None
+    other = load_model(job, job.resolve(job.oracle.retrained))
+    own, ours = (leaves(each.forget.inputs) for each in (prepared_for(job, other, sets), sets))
+    if len(own) == len(ours) and all(torch.equal(one, two) for one, two in zip(own, ours, strict=True)):
+        return other.model
+    warnings.append(
+        "[oracle] retrained prepares the records in a way of its own, so that it cannot stand beside the audit's "
+        "numbers; the run's own table has it"
+    )
+    return None
+
+
+def held_out_of(job: Job, certificate: Certificate, sets: Sets) -> HeldOut | None:
+    """Return how reference models like those of the run's table are made; None where the run used no table.
+
+    The table itself is not needed, since the run advised to delete it: the certificate says how its folds were drawn,
+    and the groups are a column of the training data.
+    """
+    stated = certificate.references
+    if stated is None or not by_references(job):
+        return None
+    if stated.by == "claim" or stated.view == CUSTOM:
+        how = "were handed in" if stated.by == "claim" else "have views that were made by a function"
+        raise SettingsError(
+            f"the references of this run {how}, so that nobody here knows how to make others like them for the models "
+            f"of this profile; {_STANDARD}"
+        )
+    views = stated.views or 0
+    if stated.by == "row":
+        return HeldOut(stated.folds, "row", views=views, view=stated.view)
+    train, name = sets.rows["train"], None if job.references is None else job.references.group
+    if name is None or not isinstance(train.content, Records) or name not in train.content.columns:
+        raise InputError(
+            "the folds of this run's references were drawn by group, and [references] group names no column of [data] "
+            "train; name the one that they were drawn by"
+        )
+    parts = [sets.rows[part] for part in ("kept", "retain", "forget") if part in sets.rows]
+    groups = tuple(group for part in parts for group in _groups(part, train, name))
+    return HeldOut(stated.folds, "group", groups, views, stated.view)
+
+
+def _groups(part: Rows, train: Rows, name: str) -> list[Any]:
+    """Return the group of each row of a set, known by its content; groups that share a row are one, as in the table.
+
+    A row that is no training row any more is in the group that its own column tells, or else in one of its own.
+    """
+    column = _column(train, name)
+    ours, theirs = content_keys(part.content, train.content)
+    number = units(theirs, column).tolist()
+    known, named = dict(zip(theirs, number, strict=True)), dict(zip(column, number, strict=True))
+    alone: list[Any] = [("alone", part.name, at) for at in range(len(part))]
+    own = _column(part, name) or alone
+    return [known.get(key, named.get(each, each)) for key, each in zip(ours, own, strict=True)]
+
+
+def _column(rows: Rows, name: str) -> list[str]:
+    """Return a column as text: it may be read as numbers in one file and as names in another."""
+    found = rows.content.columns.get(name) if isinstance(rows.content, Records) else None
+    return [] if found is None else [str(each) for each in found.tolist()]
+
+
+# --- how long a training takes ---------------------------------------------------------------------------------------
+
+
+class Stopwatch:
+    """Observes the steps of a training, and notes when each was done."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+
+    def before(self, network: nn.Module, rows: Tensor, optimiser: torch.optim.Optimizer) -> None:
+        """Nothing: a step ends where the next one begins."""
+
+    def after(self, network: nn.Module, rows: Tensor, optimiser: torch.optim.Optimizer) -> None:  # noqa: ARG002
+        """Note the time, after the GPU, which works on after the call, is done."""
+        if rows.is_cuda:
+            torch.cuda.synchronize(rows.device)
+        self.times.append(time.perf_counter())
+
+    def seconds_a_step(self) -> float:
+        """Return how long a step takes after the first ones."""
+        first = min(_WARM_UP, max(0, len(self.times) - 2))
+        return (self.times[-1] - self.times[first]) / max(1, len(self.times) - 1 - first)
+
+
+def _seconds_a_training(read: JobAudit, progress: Progress) -> float:
+    """Return about how long the training of one model takes."""
+    data, training = read.sets.kept, read.training
+    if data is None or training is None:
+        return 0.0
+    if not isinstance(training, Training):
+        return _seconds_a_fit(training, data)
+    recipe = training.recipe
+    learnt = sum(len(part) for part in (read.sets.forget, data, read.sets.retain) if part is not None)
+    watch = Stopwatch()
+    train(
+        training.build,
+        data,
+        recipe,
+        seed=0,
+        device=training.device,
+        steps=_WARM_UP + _TIMED,
+        observer=watch,
+        progress=progress,
+        stage="train for some steps",
+    )
+    return watch.seconds_a_step() * recipe.epochs * steps_of(learnt, recipe, training.build())
+
+
+def _seconds_a_fit(refit: Refit, data: Samples) -> float:
+    spent = []
+    for _ in range(2):
+        start = time.perf_counter()
+        refit(data, 0)
+        spent.append(time.perf_counter() - start)
+        if spent[-1] > _SHORT:
+            break
+    return min(spent)

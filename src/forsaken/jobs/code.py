@@ -8,10 +8,15 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
-from forsaken.errors import ForsakenError, SettingsError
+import torch
+
+from forsaken.errors import ForsakenError, ModelError, SettingsError
+from forsaken.models.logits import told
 
 
 @contextlib.contextmanager
@@ -44,6 +49,35 @@ def inherited(folder: Path) -> Iterator[None]:
             del os.environ["PYTHONPATH"]
         else:
             os.environ["PYTHONPATH"] = was
+
+
+@dataclass(frozen=True, slots=True)
+class UserModel:
+    """A block in which a model of the user's runs: whatever the model raises becomes a `ModelError`.
+
+    The text of the model's own error is left out, since it may quote a sample.
+
+    Attributes
+    ----------
+    doing : str
+        What the model was used for, as in "the model failed while it was trained".
+    memory : str
+        What to do when there is not enough memory.
+    """
+
+    doing: str
+    memory: str
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, MemoryError | torch.OutOfMemoryError):
+            raise ModelError(f"there is not enough memory while {self.doing}", remedy=self.memory) from error
+        if isinstance(error, Exception) and not isinstance(error, ForsakenError):
+            raise ModelError(f"the model failed while {self.doing}: {told(error)}") from error
 
 
 def find(reference: str, key: str) -> Callable[..., Any]:

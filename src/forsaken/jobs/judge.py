@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from forsaken.auditing.verdict import judge, members
+from forsaken.auditing.judgement import members
+from forsaken.auditing.judgement import verdict as judge
 from forsaken.data.samples import Samples
 from forsaken.errors import SettingsError
-from forsaken.jobs.formats.base import Format
-from forsaken.jobs.formats.table import load_model
+from forsaken.jobs.formats import Format, load_model
 from forsaken.jobs.sets import Sets, prepared_for
 from forsaken.jobs.settings import Job
 from forsaken.jobs.summary import by_class

@@ -7,7 +7,7 @@ from typing import Any
 from forsaken.jobs.settings import Job
 from forsaken.unlearning.base import Unlearner
 from forsaken.unlearning.forsaken.aims import OUT_OF_FOLD
-from forsaken.unlearning.table import build
+from forsaken.unlearning.methods import build
 
 
 def method_of(job: Job, **changes: Any) -> Unlearner:

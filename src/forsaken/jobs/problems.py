@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from forsaken.jobs.lines import Where
 from forsaken.jobs.settings import SOURCES, TABLES, Job, RecipeSettings, Settings, Source
-from forsaken.unlearning.table import METHODS
+from forsaken.unlearning.methods import METHODS
 
 _LONGEST = 60
 

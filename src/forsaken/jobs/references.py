@@ -1,38 +1,138 @@
-"""A job's table of references: read for a run, and after it without the rows that were forgotten."""
+"""A job's table of references: `forsaken references fit | show | extend`, and what a run does with the table."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+import os
+import time
+import warnings as python_warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor, nn
 
-from forsaken._keys import key_file, read_record_key, write_record_key
+from forsaken._keys import key_file, key_warning, read_record_key, write_record_key
+from forsaken.data.records import Records
 from forsaken.data.samples import Samples
-from forsaken.errors import DataNotFoundError, ForsakenError, InputError, ModelError, NotHeldOutError, SettingsError
-from forsaken.jobs.code import call, find
-from forsaken.jobs.files import REFERENCES, REFERENCES_KEY
-from forsaken.jobs.formats.base import Format
-from forsaken.jobs.formats.estimator import EstimatorFile
-from forsaken.jobs.hashes import file_hash
+from forsaken.errors import (
+    DataNotFoundError,
+    ForsakenError,
+    InputError,
+    ModelError,
+    NotHeldOutError,
+    OutputError,
+    SettingsError,
+)
+from forsaken.jobs.certificate import ReferenceTable, file_hash
+from forsaken.jobs.code import UserModel, call, find, inherited
+from forsaken.jobs.files import REFERENCES, REFERENCES_KEY, inputs_of
+from forsaken.jobs.formats import PROGRAM, SKOPS, EstimatorFile, Format, load_model
 from forsaken.jobs.method import method_of
-from forsaken.jobs.sets import Sets
-from forsaken.jobs.settings import Job, ReferenceSettings
-from forsaken.jobs.statements import ReferenceTable
-from forsaken.models.linear import LinearModel
-from forsaken.models.logits import as_module, told
+from forsaken.jobs.output import held
+from forsaken.jobs.reading import read_job
+from forsaken.jobs.rows import Reader, Rows
+from forsaken.jobs.sets import Sets, read_train, read_unseen
+from forsaken.jobs.settings import LARGEST_SEED, NAME, Job, ReferenceSettings
+from forsaken.models.logits import LinearModel, as_module
+from forsaken.models.train import Training
 from forsaken.models.weights import fingerprint
-from forsaken.references.keys import as_keys, row_hashes
-from forsaken.references.store import write_table
+from forsaken.recipe import Recipe
+from forsaken.references.curvature import Curvature
+from forsaken.references.rows import as_keys, row_hashes
+from forsaken.references.store import save, write_table
 from forsaken.references.table import References
 from forsaken.types import Array, Progress, Tick, silent
 from forsaken.unlearning.forsaken.method import Forsaken
 
+REQUESTS = (1, 10, 100)  # numbers of requests over which the cost of a table is spread, to show
 STAGE = "make the kept models forget"
+_RECIPE = "recipe = { epochs = 20, batch_size = 64, learning_rate = 1e-3 }"
+_NO_KEY = bytes(32)  # the facts about a table can be read without its key
+_TRAINING = UserModel("it was trained", memory="use a smaller batch, or a GPU")
+_KEPT = UserModel("it was to forget", memory="use a GPU")
+
+
+# --- how models like the job's are trained ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Refit:
+    """Fits estimators with the parameters of one that is there; labels are numbers in the order of its classes."""
+
+    estimator: Any
+
+    def __call__(self, samples: Samples, seed: int) -> Any:
+        """Return a new estimator that has learnt the samples."""
+        if samples.labels is None or not isinstance(samples.inputs, Tensor):
+            raise InputError("an estimator learns from one matrix of inputs with labels; give the training data so")
+        known, labels = np.asarray(self.estimator.classes_), samples.labels.numpy()
+        learnt = len(np.unique(labels))
+        if learnt < len(known):
+            raise InputError(
+                f"one model would learn {learnt} of the {len(known)} classes, since all rows of the others are left "
+                "out of its training data (they are to be forgotten, or share a fold); give more rows of them, more "
+                "folds or no group, or audit with the profile quick"
+            )
+        twin = clone(self.estimator)
+        if "random_state" in twin.get_params():
+            twin.set_params(random_state=seed)
+        with python_warnings.catch_warnings():
+            # The user's own estimator stopped there too, and the warning would come once a model.
+            python_warnings.simplefilter("ignore", ConvergenceWarning)
+            return twin.fit(samples.inputs.numpy(), known[labels])
+
+
+def training_problems(job: Job) -> list[str]:
+    """Return why no model can be trained like the job's: empty where one can."""
+    weights, found = job.resolve(job.model.weights), []
+    if weights.is_dir() or weights.suffix.lower() in PROGRAM:
+        what = "the folder of a Hugging Face model" if weights.is_dir() else "a .pt2 program"
+        found.append(f"[model] weights is {what}, and nothing in it says how to train another from the start")
+    elif weights.suffix.lower() not in SKOPS and job.audit.recipe is None:
+        found.append(f"[audit] recipe is missing, expected how the model was trained, such as {_RECIPE}")
+    if job.data.train is None:
+        found.append("[data] train is missing, expected all of the training data")
+    return found
+
+
+def training_of(job: Job, loaded: Format) -> Training | Refit:
+    """Return how models like the job's are trained, where `training_problems` found nothing that speaks against it."""
+    if isinstance(loaded, EstimatorFile):
+        return Refit(loaded.model)
+    if job.audit.recipe is None or job.model.factory is None:
+        raise _untrainable(job, training_problems(job))
+    factory = find(job.model.factory, "[model] factory")
+    build = partial(call, factory, "[model] factory", **job.model.arguments)
+    return Training(build, Recipe(**job.audit.recipe.model_dump()), job.model.device)
+
+
+def _training_by_rows(job: Job, loaded: Format, data: Samples) -> Any:
+    """Return how models are trained on some rows of `data`, as `References.fit` takes it."""
+    found = training_of(job, loaded)
+    if isinstance(found, Training):
+        return found
+
+    def refit(rows: Array, steps: int | None, seed: int) -> Any:  # noqa: ARG001 (an estimator is fitted to the end)
+        return found(data.rows(rows), seed)
+
+    # A fit that goes on knows its finished folds by this name, and must not take another estimator's for its own.
+    refit.__qualname__ = f"refit {file_hash(job.resolve(job.model.weights))}"
+    return refit
+
+
+def _untrainable(job: Job, problems: list[str]) -> SettingsError:
+    listed = "".join(f"\n  - {problem}" for problem in problems)
+    return SettingsError(f"{job.path}: no references can be trained as the job stands{listed}")
+
+
+# --- where the table and its key are ---------------------------------------------------------------------------------
 
 
 def settings_of(job: Job) -> ReferenceSettings:
@@ -43,50 +143,254 @@ def settings_of(job: Job) -> ReferenceSettings:
 
 
 def place_of(job: Job) -> Path:
-    """Return where the table of references lies."""
+    """Return where the table of references is, or is to be."""
     return job.resolve(settings_of(job).file)
 
 
-def found_place(job: Job) -> Path:
-    """Return where the table of references lies, and raise an error where it does not."""
-    path = place_of(job)
-    if not path.exists():
-        raise DataNotFoundError(
-            f"there is no table of references {path}; make it with: forsaken references fit {job.path}"
-        )
-    return path
-
-
 def key_place(job: Job) -> Path:
-    """Return where the key of the table lies: where [output] record_key says, or else beside the table."""
+    """Return where the key of the table is: where [output] record_key says, or else beside the table."""
     named = job.output.record_key
     return key_file(place_of(job)) if named is None else job.resolve(named)
 
 
 def unfinished(path: Path) -> Path:
-    """Return the folder beside a table where a fit that is not done keeps what it has."""
+    """Return the folder beside a table where an unfinished fit keeps its finished folds."""
     return path.with_name(f".{path.name}.unfinished")
 
 
-def absent(table: References, samples: Samples) -> Array:
-    """Return which samples are not in a table."""
-    known = table.entries.places
-    return np.flatnonzero([key not in known for key in as_keys(row_hashes(samples, table.key))])
+# --- the commands ----------------------------------------------------------------------------------------------------
+
+
+def fit_table(job: Job, *, engine: str = "local", force: bool = False, progress: Progress = silent) -> dict[str, Any]:
+    """Train one model for each fold without that fold, write the table and its key, and return the table's facts.
+
+    Only the model, the training data, the reference samples and the recipe are read. A fit that was killed goes on
+    with its finished folds, unless models are kept. A table that is there is replaced only with `force`.
+    """
+    settings, path = settings_of(job), place_of(job)
+    _check_trainable(job)
+    key, notes = _key(job, path)
+    _check_free(job, path, force)
+    with _workplace(path) as place, inherited(job.folder), _TRAINING:
+        loaded, samples, rows, _, reader = _read(job, progress)
+        table = References.fit(
+            _training_by_rows(job, loaded, samples),
+            samples,
+            settings.folds,
+            _groups(job, rows),
+            seed=settings.seed,
+            model=loaded.model,
+            views=settings.views,
+            view=settings.view,
+            unseen=read_unseen(job, loaded, reader, rows),
+            keep_models=settings.keep_models,
+            key=key,
+            forward=loaded.forward,
+            engine=engine,
+            folder=place,
+            progress=progress,
+        )
+        progress(Tick("write the table", 0, 1))
+        (save if job.output.record_key is None else write_table)(table, path)
+        progress(Tick("write the table", 1, 1))
+        for left in place.iterdir():  # folds of other settings, from fits that were never finished
+            if left.suffix != ".lock":
+                left.unlink()
+    return _facts(table, path) | {"key": str(key_place(job)), "group": settings.group, "notes": notes}
+
+
+def extend_table(job: Job, *, progress: Progress = silent) -> dict[str, Any]:
+    """Add the training rows that are not in the table yet, and return the cost and the table's facts.
+
+    The curvature is measured again where rows were added or where it is of other weights than the model's.
+    """
+    settings, path = settings_of(job), place_of(job)
+    _check_there(job)
+    notes: list[str] = []
+    with _workplace(path), inherited(job.folder), _TRAINING:
+        loaded, samples, rows, classes, _ = _read(job, progress)
+        table = table_for(job, loaded, classes).table
+        new = absent(table, samples)
+        groups = _groups(job, rows)
+        _check_extension(job, table, len(new), len(samples))
+        before, start = table.origin.costs, time.perf_counter()
+        if len(new):
+            if table.forgotten:
+                notes.append(
+                    f"{table.forgotten} rows were forgotten and left this table: where [data] train still holds them, "
+                    "they are in the table again now, and are as good as not forgotten"
+                )
+            old = samples.rows(np.setdiff1d(np.arange(len(samples)), new))
+            if not table.models:
+                _check_trainable(job)
+            table.extend(
+                samples.rows(new),
+                None if groups is None else [groups[at] for at in new],
+                train=None if table.models else _training_by_rows(job, loaded, old),
+                old=old,
+                seed=(settings.seed + 1) % (LARGEST_SEED + 1),
+                progress=progress,
+            )
+        spent = time.perf_counter() - start
+        if len(new) or table.curvature is None or not _is_of(table.curvature, loaded.model):
+            table.curvature = Curvature.fit(loaded.model, samples, forward=loaded.forward, progress=progress)
+            notes.append("the curvature was measured for the model as it is now")
+            progress(Tick("write the table", 0, 1))
+            write_table(table, path)
+            progress(Tick("write the table", 1, 1))
+    cost = {
+        "added": len(new),
+        "added_trainings": table.origin.costs.trainings - before.trainings,
+        "added_seconds": spent if len(new) else 0.0,
+    }
+    return _facts(table, path) | cost | {"notes": [*notes, *debts(table)]}
+
+
+def show_table(path: Path) -> dict[str, Any]:
+    """Return the facts about a table: that of a job file, or a file itself. No key is needed."""
+    place = place_of(read_job(path)) if path.suffix.lower() == Path(NAME).suffix else path
+    table = References.load(place, key=_NO_KEY)
+    return _facts(table, place) | {"notes": debts(table)}
+
+
+def debts(table: References) -> list[str]:
+    """Return a sentence about forgotten records that the kept models of a table still remember, or nothing."""
+    if not table.owed:
+        return []
+    records = "1 forgotten record" if table.owed == 1 else f"{table.owed} forgotten records"
+    return [
+        f"the models kept in the table of references still remember {records}: make a new table without them "
+        "(forsaken references fit), and delete this one"
+    ]
+
+
+def _facts(table: References, path: Path) -> dict[str, Any]:
+    costs = table.origin.costs
+    return {
+        "file": str(path),
+        **table.about(),
+        "break_even": costs.break_even(),
+        "seconds_a_request": {str(count): costs.of_a_request(count, 0.0) for count in REQUESTS},
+    }
+
+
+def _read(job: Job, progress: Progress) -> tuple[Format, Samples, Rows, int, Reader]:
+    if job.data.train is None:
+        raise _untrainable(job, ["[data] train is missing, expected all of the training data"])
+    progress(Tick("read the model", 0, 1))
+    loaded = load_model(job)
+    progress(Tick("read the model", 1, 1))
+    progress(Tick("read the data", 0, 1))
+    reader = Reader(job, progress)
+    found = read_train(job, loaded, reader)
+    progress(Tick("read the data", 1, 1))
+    return (loaded, *found, reader)
+
+
+def _check_trainable(job: Job) -> None:
+    found = training_problems(job)
+    if job.data.train is not None and job.data.train.count is not None:
+        found.append("[data] train.count takes a part of the training data, expected all of them; leave count out")
+    if found:
+        raise _untrainable(job, found)
+
+
+def _check_free(job: Job, path: Path, force: bool) -> None:
+    """Raise an error before any work if the table cannot be written, or would replace another file."""
+    others = {each.resolve() for each in inputs_of(job.model_copy(update={"references": None}))}
+    if path.resolve() in others:
+        raise OutputError(f"[references] file is {path}, which the job reads for something else; give another name")
+    if path.is_dir():
+        raise OutputError(f"{path} is a folder, expected the name of a file for the table of references")
+    if not path.parent.is_dir():
+        raise OutputError(f"cannot write {path}: there is no folder {path.parent}; make it, or give another name")
+    if os.path.lexists(path) and not force:
+        raise OutputError(
+            f"{path} is there already and is not overwritten; add new rows to it with forsaken references extend, give "
+            "another name, or replace it with --force"
+        )
+
+
+def _check_there(job: Job) -> None:
+    path, key = place_of(job), key_place(job)
+    if not path.exists():
+        raise DataNotFoundError(
+            f"there is no table of references {path}; make it with: forsaken references fit {job.path}"
+        )
+    if not key.exists():
+        raise DataNotFoundError(
+            f"there is no key {key}, without which no row is found in the table of references {path}; put it back, or "
+            f"make a new table with: forsaken references fit {job.path} --force"
+        )
+
+
+def _key(job: Job, path: Path) -> tuple[bytes | None, list[str]]:
+    """Return the key for a new table (None where a new key is to be made), and warnings about its file."""
+    beside = key_file(path)
+    there = os.path.lexists(beside)
+    if job.output.record_key is None:
+        return (read_record_key(beside) if there else None), []
+    named = job.resolve(job.output.record_key)
+    key, warning = read_record_key(named), key_warning(named)
+    if there and read_record_key(beside) != key:
+        raise SettingsError(
+            f"{beside} holds another key than {named}, the [output] record_key, which is to be the table's; move the "
+            "former away"
+        )
+    return key, [] if warning is None else [warning]
+
+
+def _check_extension(job: Job, table: References, new: int, count: int) -> None:
+    group, path = settings_of(job).group, place_of(job)
+    if (group is None) != (table.entries.groups is None):
+        found = "names no group" if group is None else f"group is {group!r}"
+        raise SettingsError(
+            f"[references] {found}, but the folds of {path} were drawn by {table.origin.by}; say what was said when it "
+            "was made, or make a new one with: forsaken references fit"
+        )
+    if new == count and len(table):
+        raise InputError(
+            f"none of the {count} rows of [data] train is in {path}, so that these are other data, or prepared in "
+            f"another way, or {key_place(job)} is not the key of this table; put right which it is"
+        )
+
+
+def _groups(job: Job, rows: Rows) -> list[Any] | None:
+    name, content = settings_of(job).group, rows.content
+    if name is None:
+        return None
+    if not isinstance(content, Records) or name not in content.columns:
+        raise InputError(
+            f"[references] group is {name!r}, which is no column of [data] train; name one that it has (.csv and "
+            ".parquet have columns), or leave group out"
+        )
+    return list(content.columns[name].tolist())
+
+
+@contextmanager
+def _workplace(path: Path) -> Iterator[Path]:
+    """Give the folder of unfinished work beside a table to this process alone; an empty folder is removed."""
+    place = unfinished(path)
+    if place.is_symlink():
+        raise OutputError(f"{place} is a link, expected a folder for unfinished work; remove the link")
+    try:
+        place.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"cannot make the folder {place}: {error.strerror}; does the folder above exist?") from error
+    try:
+        with held(place):
+            yield place
+    finally:
+        with suppress(OSError):  # not empty: the next fit goes on there
+            place.rmdir()
+
+
+# --- what a run does with the table ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The table of references that a run reads.
-
-    Attributes
-    ----------
-    table : References
-        With the kept models, where there are any.
-    path : Path
-        The file.
-    sha256 : str
-        Of the file.
-    """
+    """The table of references that a run reads, and the path and SHA-256 of its file."""
 
     table: References
     path: Path
@@ -115,23 +419,25 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class HandedOn:
-    """What became of the table: what a certificate states of it, and what people are told."""
+    """What became of the table in a run: the certificate's statement about it, notes and warnings."""
 
     stated: ReferenceTable
     notes: list[str]
     warnings: list[str]
 
 
+def absent(table: References, samples: Samples) -> Array:
+    """Return the rows of `samples` that are not in a table."""
+    known = table.entries.places
+    return np.flatnonzero([key not in known for key in as_keys(row_hashes(samples, table.key))])
+
+
 def table_for(job: Job, loaded: Format, classes: int) -> Table:
     """Read the job's table for a model of so many classes."""
-    path, secret = found_place(job), key_place(job)
-    if not secret.exists():
-        raise DataNotFoundError(
-            f"there is no key {secret}, without which no row is found in the table of references {path}; put it back, "
-            f"or make a new table with: forsaken references fit {job.path} --force"
-        )
-    digest = file_hash(path)
-    table = References.load(path, key=read_record_key(secret), build=network_of(job, loaded), forward=loaded.forward)
+    _check_there(job)
+    path, digest = place_of(job), file_hash(place_of(job))
+    key = read_record_key(key_place(job))
+    table = References.load(path, key=key, build=_network_of(job, loaded), forward=loaded.forward)
     if table.classes != classes:
         raise InputError(
             f"the table of references {path} tells {table.classes} classes apart, the model {classes}: it was made for "
@@ -140,44 +446,29 @@ def table_for(job: Job, loaded: Format, classes: int) -> Table:
     return Table(table, path, digest)
 
 
-def network_of(job: Job, loaded: Format) -> Callable[[], nn.Module]:
-    """Return what builds a network for the weights of a kept model."""
-
-    def build() -> nn.Module:
-        if isinstance(loaded, EstimatorFile):
-            return LinearModel(copy.deepcopy(loaded.model))
-        if job.model.factory is None:
-            raise ModelError(
-                f"the table of references {place_of(job)} keeps models, and [model] has no factory that builds a "
-                "network for their weights; name the model that the table was made for"
-            )
-        made = call(find(job.model.factory, "[model] factory"), "[model] factory", **job.model.arguments)
-        network: nn.Module = made.to(job.model.device)
-        return network
-
-    return build
-
-
 def hand_on(
     read: Table, job: Job, loaded: Format, sets: Sets, after: Any, folder: Path, progress: Progress = silent
 ) -> HandedOn:
     """Write the table without the forgotten rows to `folder`, with the curvature of the model `after`.
 
-    Kept models are made to forget the rows first.
+    Kept models that learnt some of the rows are made to forget them first.
     """
-    before = read.table.about()
-    table = read.table
+    table, before = read.table, read.table.about()
     notes: list[str] = []
     warnings: list[str] = []
-    method = method_of(job)
-    if not isinstance(method, Forsaken):
+    if not isinstance(method_of(job), Forsaken):
         notes.append(f"the references were not used: {job.method.name} does not go by them")
     gone = sets.forget
     missing = absent(table, gone)
     if len(missing):
         notes.append(f"{len(missing)} of {len(gone)} forgotten records were not in the table of references")
         gone = gone.rows(np.delete(np.arange(len(gone)), missing))
-    notes += _check_curvature(table, job, loaded)
+    if table.curvature is not None and not _is_of(table.curvature, loaded.model):
+        table.curvature = None
+        notes.append(
+            "the curvature in the table of references was measured for other weights, and was left out of the new "
+            f"table; measure it anew with: forsaken references extend {job.path}"
+        )
     if len(gone):
         notes += _forget(table, gone, job, loaded, sets, after, warnings, progress)
     elif table.curvature is not None:
@@ -194,28 +485,38 @@ def hand_on(
             f"{unfinished(read.path)} holds what models of a fit that was stopped said, about the forgotten records "
             "too if it had them: delete it, or finish that fit without them"
         )
-    if table.owed:
-        warnings.append(owed_words(table.owed))
+    warnings += debts(table)
     if before["forgotten"]:
-        warnings += _strangers(table, sets)
+        warnings += _forgotten_before(table, sets)
     about = {name: before[name] for name in ("rows", "folds", "by", "steps", "claimed", "forgotten", "models_kept")}
     about |= {} if table.views is None else {"views": table.views.count, "view": table.views.name}
     return HandedOn(ReferenceTable(sha256=read.sha256, **about, models_owe=table.owed), notes, warnings)
 
 
-def _check_curvature(table: References, job: Job, loaded: Format) -> list[str]:
-    """Drop a curvature that is not the model's, and say so."""
-    if table.curvature is None or table.curvature.weights == fingerprint(as_module(loaded.model)):
-        return []
-    table.curvature = None
-    return [
-        "the curvature in the table of references was measured for other weights, and was left out of the new table; "
-        f"measure it anew with: forsaken references extend {job.path}"
-    ]
+def _is_of(curvature: Curvature, model: object) -> bool:
+    return curvature.weights == fingerprint(as_module(model))
 
 
-def _strangers(table: References, sets: Sets) -> list[str]:
-    """Warn of training samples that are to be kept and are not in a table which earlier runs took rows out of."""
+def _network_of(job: Job, loaded: Format) -> Callable[[], nn.Module]:
+    """Return a function that builds a network for the weights of a kept model."""
+
+    def build() -> nn.Module:
+        if isinstance(loaded, EstimatorFile):
+            return LinearModel(copy.deepcopy(loaded.model))
+        if job.model.factory is None:
+            raise ModelError(
+                f"the table of references {place_of(job)} keeps models, and [model] has no factory that builds a "
+                "network for their weights; name the model that the table was made for"
+            )
+        made = call(find(job.model.factory, "[model] factory"), "[model] factory", **job.model.arguments)
+        network: nn.Module = made.to(job.model.device)
+        return network
+
+    return build
+
+
+def _forgotten_before(table: References, sets: Sets) -> list[str]:
+    """Warn of training samples that are to be kept and that earlier runs took out of the table."""
     parts = [part for part in (sets.retain, sets.kept) if part is not None]
     count = sum(len(absent(table, part)) for part in parts)
     if not count:
@@ -224,15 +525,6 @@ def _strangers(table: References, sets: Sets) -> list[str]:
         f"{count} of {sum(map(len, parts))} training samples that were to be kept are not in the table of references: "
         "where an earlier run forgot them, take them out of [data] train, of which retain and the cleaned data are made"
     ]
-
-
-def owed_words(count: int) -> str:
-    """Return the sentence about kept models that remember."""
-    records = "1 forgotten record" if count == 1 else f"{count} forgotten records"
-    return (
-        f"the models kept in the table of references still remember {records}: make a new table without them "
-        "(forsaken references fit), and delete this one"
-    )
 
 
 def _forget(
@@ -245,28 +537,28 @@ def _forget(
     warnings: list[str],
     progress: Progress,
 ) -> list[str]:
-    """Take rows out of the table and its curvature; where models are kept, with the job's own method for each."""
-    both = {"before": loaded.model, "after": after}
+    """Take rows out of the table and its curvature; kept models forget them by the job's own method."""
+    models = {"before": loaded.model, "after": after}
     if not table.models:
-        table.forget(gone, **both)
+        table.forget(gone, **models)
         return []
-    done = 0
+    done, method = 0, method_of(job)
 
     def unlearn(model: Any, samples: Samples, targets: Tensor) -> Any:
         nonlocal done
         progress(Tick(STAGE, done, len(table.models)))
-        found = method_of(job)(
+        found = method(
             model, samples, sets.reference, sets.retain, targets=targets, forward=loaded.forward, seed=job.method.seed
         )
         done += 1
         return found.model
 
     try:
-        table.forget(gone, unlearn, **both)
-    except Exception as error:  # noqa: BLE001 (the model is the user's, and may raise anything)
-        table.forget(gone, **both)
-        why = str(error) if isinstance(error, ForsakenError) else told(error)
-        warnings.append(f"the kept models of the table of references could not be made to forget: {why}")
+        with _KEPT:
+            table.forget(gone, unlearn, **models)
+    except ForsakenError as error:
+        table.forget(gone, **models)
+        warnings.append(f"the kept models of the table of references could not be made to forget: {error}")
         return []
     finally:
         progress(Tick(STAGE, len(table.models), len(table.models)))

@@ -13,7 +13,7 @@ from forsaken.jobs.lines import Where
 from forsaken.jobs.problems import Problem, label, missing, settings_of, shown, unknown, wrong
 from forsaken.jobs.settings import ORIGINS, SETS, SOURCES, origin_problem
 from forsaken.unlearning.forsaken.aims import OUT_OF_FOLD
-from forsaken.unlearning.table import METHODS, build
+from forsaken.unlearning.methods import METHODS, build
 
 _STATES, _WHOLE = (".safetensors", ".pt", ".pth"), (".pt2", ".skops")
 _PICKLES = (".pkl", ".pickle", ".joblib", ".bin", ".ckpt")

@@ -13,31 +13,52 @@ from typing import Any
 import numpy as np
 
 from forsaken._files import write_atomically
-from forsaken._keys import key_warning, new_record_key, read_record_key, write_record_key
+from forsaken._keys import key_warning, new_record_key, read_record_key, read_signing_key, write_record_key
 from forsaken.data.record_hashes import record_hashes
 from forsaken.data.records import Records
-from forsaken.errors import ForsakenError, OutputError, SettingsError
+from forsaken.errors import ForsakenError, OutputError, OverlapError, SettingsError
 from forsaken.jobs.certificate import FILE as CERTIFICATE
-from forsaken.jobs.certificate import Certificate, make_certificate
-from forsaken.jobs.chain import Chain, Link, extend, find_previous
-from forsaken.jobs.cleanup import clean
+from forsaken.jobs.certificate import (
+    Certificate,
+    Chain,
+    Link,
+    ReferenceTable,
+    Weights,
+    extend,
+    find_previous,
+    make_certificate,
+)
+from forsaken.jobs.cleaning import clean
+from forsaken.jobs.code import UserModel
 from forsaken.jobs.files import ARRAYS, KIND, MASK, RECORD_KEY, RESULT, SCHEMA, check_there, weights_name
-from forsaken.jobs.formats.table import load_model
-from forsaken.jobs.judge import STAGE, Views, doubts, look, numbers
-from forsaken.jobs.keys import read_signing_key
-from forsaken.jobs.method import method_of
-from forsaken.jobs.preparing import Prepared, prepare_job, unlearn_prepared
-from forsaken.jobs.references import HandedOn, hand_on, key_place
-from forsaken.jobs.sets import Sets, prepared_for
+from forsaken.jobs.formats import Format, load_model
+from forsaken.jobs.judge import STAGE, Views, doubts, look, numbers, oracle_of
+from forsaken.jobs.method import by_references, method_of
+from forsaken.jobs.references import HandedOn, Table, hand_on, key_place, table_for
+from forsaken.jobs.rows import Reader
+from forsaken.jobs.sets import Sets, prepared_for, read_sets
 from forsaken.jobs.settings import Job
-from forsaken.jobs.statements import ReferenceTable, Weights
 from forsaken.jobs.summary import layers, sample_table
 from forsaken.models.logits import as_module
 from forsaken.models.weights import drift, fingerprint
+from forsaken.oracles.shadow import ShadowOracle
 from forsaken.provenance import provenance
 from forsaken.types import Progress, Tick, silent
 from forsaken.unlearning.base import Unlearned
 from forsaken.unlearning.forsaken.claims import claim_of
+
+_MODEL = UserModel("it was to forget", memory="in [method] give a batch_size, a smaller history, or fewer parameters")
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A job with everything that it names read: the model, the sets, the oracle and the table of references."""
+
+    job: Job
+    loaded: Format
+    sets: Sets
+    oracle: ShadowOracle | None
+    table: Table | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +68,53 @@ class Outcome:
     result: dict[str, Any]
     certificate: Certificate
     weights: Path
+
+
+def prepare_job(job: Job, progress: Progress = silent) -> Prepared:
+    """Read everything that a job names."""
+    check_there(job)
+    progress(Tick("read the model", 0, 1))
+    loaded = load_model(job)
+    progress(Tick("read the model", 1, 1))
+    progress(Tick("read the data", 0, 1))
+    sets = read_sets(job, loaded, Reader(job, progress))
+    progress(Tick("read the data", 1, 1))
+    table = None if job.references is None else table_for(job, loaded, len(sets.classes))
+    return Prepared(job, loaded, sets, oracle_of(job, sets, loaded), table)
+
+
+def unlearn_prepared(ready: Prepared, progress: Progress = silent, **changes: Any) -> Unlearned[Any]:
+    """Run the job's method, with `changes` to its settings."""
+    job, sets = ready.job, ready.sets
+    if ready.table is not None and by_references(job):
+        ready.table.check_held(job, sets.forget)
+    # What to do in a job file about an error of a method, by the argument that the error is about.
+    remedies = {
+        "reference": f"name some in [data] reference; forsaken unlearn {job.path} --dry-run says what can serve",
+        "curvature": "name the table of references that lies beside these weights, or measure the curvature anew with: "
+        f"forsaken references extend {job.path}",
+    }
+    try:
+        with _MODEL:
+            return method_of(job, **changes)(
+                ready.loaded.model,
+                sets.forget,
+                sets.reference,
+                sets.retain,
+                references=None if ready.table is None else ready.table.table,
+                forward=ready.loaded.forward,
+                seed=job.method.seed,
+                progress=progress,
+            )
+    except OverlapError as error:
+        raise error.at(
+            remedy="leave those records out of the set or, where the records differ, see why they are the same to the "
+            "model"
+        ) from error
+    except ForsakenError as error:
+        if error.field not in remedies or not error.remedy:
+            raise
+        raise error.at(remedy=remedies[error.field]) from error
 
 
 def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Path | None = None) -> Outcome:
@@ -83,7 +151,7 @@ def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Pa
     )
     limits = {"max_drift": job.chain.max_drift, "max_accuracy_loss": job.chain.max_accuracy_loss}
     chain = extend(previous, link, **limits)
-    cleaned = clean(ready, folder, warnings, progress)
+    cleaned = clean(job, ready.sets.rows, folder, warnings, progress)
     handed_on = _handed_on(ready, unlearned.model, folder, progress)
     warnings += [] if handed_on is None else handed_on.warnings
     result = {

@@ -16,7 +16,7 @@ from forsaken.data.samples import Samples
 from forsaken.errors import InputError
 from forsaken.jobs.choosing import aligned, choose
 from forsaken.jobs.code import call, find
-from forsaken.jobs.formats.base import Format
+from forsaken.jobs.formats import Format
 from forsaken.jobs.rows import STRANGERS, Reader, Rows
 from forsaken.jobs.settings import Job, Source
 from forsaken.models.logits import predict_logits

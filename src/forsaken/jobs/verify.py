@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+from forsaken._keys import key_id
 from forsaken.errors import DataError
-from forsaken.jobs.certificate import Certificate
-from forsaken.jobs.hashes import file_hash
-from forsaken.jobs.keys import key_id
-from forsaken.jobs.statements import Link, ReadAs
+from forsaken.jobs.certificate import Certificate, Link, ReadAs, file_hash
 
 if TYPE_CHECKING:
     from forsaken.data.records import Records

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from forsaken.data.samples import Samples
 from forsaken.errors import ModelError
-from forsaken.models.linear import LinearModel
-from forsaken.models.logits import LogitModel
+from forsaken.models.logits import LinearModel, LogitModel
 
 TINY = 1e-30  # under every norm that is not zero
 

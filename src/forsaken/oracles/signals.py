@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError, ModelError
-from forsaken.models.linear import LinearModel
-from forsaken.models.logits import Forward, LogitModel, as_module, evaluation, predict_logits
+from forsaken.models.logits import Forward, LinearModel, LogitModel, as_module, evaluation, predict_logits
 from forsaken.oracles.gradients import TINY, Factors, factors, last_layers
 
 Labels: TypeAlias = Literal["given", "predicted"]

@@ -106,7 +106,8 @@ class WhiteBoxOracle(Oracle):
 
     Examples
     --------
-    >>> from forsaken.models.nets import mlp
+    >>> import numpy as np
+    >>> from forsaken.bench.networks import mlp
     >>> draw = np.random.default_rng(0)
     >>> inside, outside = ((draw.normal(size=(40, 5)), draw.integers(3, size=40)) for _ in range(2))
     >>> oracle = WhiteBoxOracle.fit(mlp((5, 8, 3)), members=inside, nonmembers=outside)

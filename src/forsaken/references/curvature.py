@@ -32,11 +32,10 @@ from torch.nn.functional import unfold
 from forsaken.data.nest import Nest
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError, ModelError, SettingsError
-from forsaken.models.linear import LinearModel
-from forsaken.models.logits import Forward, LogitModel, as_module, evaluation
+from forsaken.models.logits import Forward, LinearModel, LogitModel, as_module, evaluation
 from forsaken.models.weights import fingerprint
 from forsaken.progress import reporter
-from forsaken.references.keys import row_hashes
+from forsaken.references.rows import row_hashes
 from forsaken.types import Progress, Tick
 
 ROWS = 2500  # rows that the moments are taken over, about; more bring little
@@ -286,8 +285,9 @@ class Curvature:
         own = fingerprint(model)
         if own != self.weights:
             raise InputError(
-                f"the curvature was measured for other weights ({self.weights[:12]}..., the model has {own[:12]}...); "
-                "measure it anew with forsaken.Curvature.fit(model, data), or name the table that belongs to this model"
+                f"the curvature was measured for other weights ({self.weights[:12]}..., the model has {own[:12]}...)",
+                field="curvature",
+                remedy="measure it anew with forsaken.Curvature.fit(model, data), or give the table of this model",
             )
         return own
 

@@ -1,11 +1,12 @@
-"""Cross-fitting: a model for each fold that never saw it, asked about it and dropped."""
+"""Cross-fitting: train one model for each fold without that fold, and record its logits of the fold's rows."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -20,17 +21,242 @@ from torch import Tensor, nn
 from forsaken._files import write_atomically
 from forsaken._keys import new_record_key, read_record_key, write_record_key
 from forsaken._random import Purpose, generator, torch_seed
-from forsaken.data.nest import row_keys
+from forsaken.data.nest import concatenate, leaves, length, row_keys, shape_of
 from forsaken.data.samples import Samples
 from forsaken.engine import fan_out
-from forsaken.errors import ModelError, SettingsError
+from forsaken.errors import InputError, ModelError, SettingsError
+from forsaken.models.augment import AUGMENTATIONS, View, augmentation_named
 from forsaken.models.ensemble import train_many
 from forsaken.models.logits import Forward, LogitModel, as_module, called_plainly, predict_logits
 from forsaken.models.train import Training, steps_of
 from forsaken.models.train import train as fit_network
 from forsaken.models.weights import fingerprint
-from forsaken.references.views import Views
+from forsaken.references.rows import Entries, as_keys, row_hashes, units
 from forsaken.types import Array, Progress, Tick, silent
+
+_PUBLIC = bytes(32)  # no secret: hashes of content are the seeds of views, and are not kept
+CUSTOM = "custom"
+
+
+@dataclass(frozen=True, slots=True)
+class Views:
+    """How many views of each row there are, and how they are made.
+
+    Attributes
+    ----------
+    count : int
+        Views of each row.
+    seed : int
+        Together with a row's content it decides its views.
+    name : str
+        A name of `forsaken.models.augment.AUGMENTATIONS`, or "custom".
+    view : callable or None
+        ``view(inputs, generator)`` returns an augmented copy of a batch; None where a table was read without it.
+    """
+
+    count: int
+    seed: int
+    name: str
+    view: View | None
+
+    @classmethod
+    def of(cls, count: int, view: View | str | None, seed: int) -> Views | None:
+        """Check what a user gives; `view` is a function, or a name. None for no views."""
+        if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 0:
+            raise SettingsError(f"views is {count!r}, expected how many views of each row: a whole number >= 0")
+        if count == 0:
+            return None
+        if view is None:
+            raise SettingsError(
+                f"views={count} needs to know what a view is; give view= (a function (inputs, generator) -> inputs, or "
+                f"one of {', '.join(AUGMENTATIONS)}), or a Training whose recipe has an augmentation"
+            )
+        if isinstance(view, str):
+            return cls(int(count), seed, view, augmentation_named(view))
+        if not callable(view):
+            raise SettingsError(f"view is of type {type(view).__name__}, expected a function (inputs, generator)")
+        known = [name for name, each in AUGMENTATIONS.items() if each is view]
+        return cls(int(count), seed, known[0] if known else CUSTOM, view)
+
+    def __call__(self, samples: Samples) -> Samples:
+        """Return the views of samples: the first view of each, then the second of each, and so on."""
+        made = self._function()
+        hashes = row_hashes(samples, _PUBLIC)
+        found = []
+        for number in range(self.count):
+            for at in range(len(samples)):
+                draw = torch.Generator().manual_seed(self._seed_of(hashes[at].tobytes(), number))
+                row = samples.rows([at]).inputs
+                seen = made(row, draw)
+                if type(seen) is not type(row) and not (isinstance(seen, Tensor) and isinstance(row, Tensor)):
+                    raise InputError(
+                        f"view= returned {type(seen).__name__} for a row of type {type(row).__name__}; expected inputs "
+                        "of the same shape"
+                    )
+                if shape_of(seen) != shape_of(row) or length(seen) != 1:
+                    raise InputError(
+                        f"view= turned a row of shape {shape_of(row)} into {length(seen)} of shape {shape_of(seen)}; "
+                        "expected inputs of the same shape"
+                    )
+                found.append(seen)
+        inputs = concatenate(found)
+        if any(leaf.is_floating_point() and not bool(torch.isfinite(leaf).all()) for leaf in leaves(inputs)):
+            raise InputError("view= made inputs that are NaN or infinite; check it")
+        return Samples(inputs)
+
+    def _seed_of(self, content: bytes, number: int) -> int:
+        digest = hashlib.blake2b(content + number.to_bytes(4, "little") + self.seed.to_bytes(8, "little"))
+        return int.from_bytes(digest.digest()[:7], "little")
+
+    def _function(self) -> View:
+        if self.view is None:
+            raise SettingsError(
+                "this table's views were made by a function of your own; load it with view=, that same function"
+            )
+        return self.view
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """The seconds of all trainings of a table, and how many they were.
+
+    >>> Costs(160.0, 4).break_even(), Costs(160.0, 4).break_even(unlearning=20.0)
+    (5, 9)
+    """
+
+    seconds: float
+    trainings: int
+
+    @property
+    def each(self) -> float:
+        """The seconds of one training, which are those of retraining too: it takes as many steps."""
+        return self.seconds / self.trainings if self.trainings else 0.0
+
+    def plus(self, seconds: float) -> Costs:
+        """Return the costs with one training more."""
+        return Costs(self.seconds + seconds, self.trainings + 1)
+
+    def break_even(self, unlearning: float = 0.0) -> int | None:
+        """Return from which request on the table is cheaper than retraining for each; None if it never is.
+
+        Parameters
+        ----------
+        unlearning : float
+            The seconds of one unlearning.
+        """
+        saved = self.each - unlearning
+        return math.floor(self.seconds / saved + 1e-9) + 1 if saved > 0 else None
+
+    def of_a_request(self, requests: int, unlearning: float) -> float:
+        """Return the seconds of each of so many requests, with their share of the table."""
+        return self.seconds / requests + unlearning
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """How a table came about.
+
+    Attributes
+    ----------
+    folds : int
+        How many; 0 where logits were handed in.
+    by : str
+        What the folds were drawn by: "row" or "group"; "claim" where logits were handed in.
+    steps : int or None
+        The steps of each training, where known.
+    seed : int
+        What decided folds and trainings.
+    costs : Costs
+        Of the trainings.
+    """
+
+    folds: int
+    by: str
+    steps: int | None
+    seed: int
+    costs: Costs
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The weights of a kept model that was read without its network: good for writing it again, and nothing else."""
+
+    state: Mapping[str, Tensor]
+
+
+def built(models: Sequence[Any]) -> Sequence[Any]:
+    """Return the models, or raise a `SettingsError` where they are weights alone."""
+    if any(isinstance(model, Weights) for model in models):
+        raise SettingsError(
+            "the kept models of this table were read without a network; load it with build=, a function that returns "
+            "one, or let go of them with drop_models()"
+        )
+    return models
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Taught:
+    """Which rows the kept models were trained on, forgotten ones included: each model on all but those of its fold.
+
+    Attributes
+    ----------
+    content : bytes, shape (n, 32)
+        The keyed hash of each row.
+    groups : bytes, shape (n, 32), or None
+        The keyed hash of each row's group.
+    fold : int array, shape (n,)
+        The fold, and so the one model that did not learn it.
+    fold_of : dict
+        The fold of each content and of each group.
+    """
+
+    content: Array
+    groups: Array | None
+    fold: Array
+    fold_of: dict[bytes, int] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "fold_of", _folds(self.content, self.groups, self.fold))
+
+    def learnt(self, content: Array, model: int | None = None) -> Array:
+        """Return, row by row, whether this model learnt it; for None, whether any did."""
+        folds = [self.fold_of.get(key) for key in as_keys(content)]
+        return np.array([fold is not None and fold != model for fold in folds], dtype=bool)
+
+    def fold_for(self, content: Array, groups: Array | None, table: Entries, folds: int) -> Array:
+        """Return a fold for each new row, whose model learnt neither it nor a row of its group.
+
+        Where several are so, it is that of the group's other rows in the table, or the smallest. Rows that share
+        their content or a group go together.
+        """
+        sizes = np.bincount(table.fold, minlength=folds)
+        later = _folds(table.content, table.groups, table.fold)
+        keys = as_keys(content)
+        names = keys if groups is None else as_keys(groups)
+        unit = units(keys, None if groups is None else names)
+        chosen = np.empty(len(keys), dtype=np.int64)
+        order = np.argsort(unit, kind="stable")
+        for rows in np.split(order, np.flatnonzero(np.diff(unit[order])) + 1):
+            own = {key for row in rows for key in (keys[row], names[row])}
+            barred = {self.fold_of[key] for key in own if key in self.fold_of}
+            known = barred | {later[key] for key in own if key in later}
+            if barred and len(known) > 1:
+                raise InputError(
+                    f"{len(rows)} new rows (first: row {rows[0]} of those that are new) belong together, by a group or "
+                    "as copies, with old rows of several folds, so that every kept model learnt some of these; leave "
+                    "them out, or drop_models() and extend with train="
+                )
+            chosen[rows] = min(known) if known else int(sizes.argmin())
+            sizes[chosen[rows[0]]] += len(rows)
+        return chosen
+
+
+def _folds(content: Array, groups: Array | None, fold: Array) -> dict[bytes, int]:
+    found = dict(zip(as_keys(content), fold.tolist(), strict=True))
+    if groups is not None:
+        found |= zip(as_keys(groups), fold.tolist(), strict=True)
+    return found
+
 
 Train: TypeAlias = Callable[[Array, int | None, int], object]
 """Trains a model like the target on some rows of the data, for so many steps, by a seed."""

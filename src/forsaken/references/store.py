@@ -22,12 +22,8 @@ from forsaken.errors import DataError, DataNotFoundError, ModelError, SettingsEr
 from forsaken.models.augment import AUGMENTATIONS, View
 from forsaken.models.logits import Forward, as_module
 from forsaken.references.curvature import Curvature
-from forsaken.references.entries import CLAIMED, Entries
-from forsaken.references.folds import LEAST
-from forsaken.references.kept import Taught, Weights
-from forsaken.references.keys import WIDTH, checked_key
-from forsaken.references.origin import Costs, Origin
-from forsaken.references.views import Views
+from forsaken.references.fitting import Costs, Origin, Taught, Views, Weights
+from forsaken.references.rows import CLAIMED, LEAST, WIDTH, Entries, checked_key
 from forsaken.types import Array
 
 if TYPE_CHECKING:

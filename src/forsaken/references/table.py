@@ -3,33 +3,226 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, SequentialSampler
 
 from forsaken._random import checked_seed
 from forsaken.data.samples import Samples
-from forsaken.errors import NotHeldOutError, SettingsError
+from forsaken.errors import InputError, ModelError, NotHeldOutError, SettingsError
 from forsaken.models.augment import View
 from forsaken.models.logits import Forward, as_module, predict_logits
 from forsaken.models.train import Training
 from forsaken.progress import reporter
-from forsaken.references import extending, store
+from forsaken.references import store
 from forsaken.references.curvature import Curvature
-from forsaken.references.entries import CLAIMED, Entries
-from forsaken.references.fitting import CrossFit, Train, key_in
-from forsaken.references.folds import deal
-from forsaken.references.handed import answers, as_given, in_order
-from forsaken.references.kept import Taught, built
-from forsaken.references.keys import as_keys, checked_key, group_hashes, row_hashes
-from forsaken.references.origin import Costs, Origin
-from forsaken.references.views import Views
+from forsaken.references.fitting import (
+    Costs,
+    CrossFit,
+    Origin,
+    Taught,
+    Train,
+    Views,
+    asked_views,
+    built,
+    checked_steps,
+    key_in,
+    trained_on,
+)
+from forsaken.references.rows import CLAIMED, Entries, as_keys, checked_key, deal, group_hashes, row_hashes, units
 from forsaken.types import Array, Progress
+
+
+def in_order(data: object, name: str, what: str) -> None:
+    """Refuse a loader that shuffles, where something goes by the order of its samples."""
+    if isinstance(data, DataLoader) and not isinstance(data.sampler, SequentialSampler):
+        raise InputError(
+            f"{what} of {name}, but its loader shuffles, so that rows would be taken for others; give a loader with "
+            "shuffle=False, or a Dataset"
+        )
+
+
+def as_given(logits: object, count: int) -> Tensor:
+    """Return logits that were handed in for `count` samples, checked; one column z is the classes (-z/2, z/2)."""
+    try:
+        raw = torch.as_tensor(logits).detach().cpu()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"logits is of type {type(logits).__name__}, expected an array (rows, classes)") from error
+    if raw.is_complex():
+        raise InputError(f"logits has dtype {raw.dtype}, expected real numbers; take their real part")
+    found = raw.float()
+    if found.dim() == 1:
+        found = found.unsqueeze(1)
+    if found.dim() == 2 and found.shape[1] == 1:
+        found = torch.cat([-found / 2, found / 2], dim=1)
+    if found.dim() != 2 or len(found) != count or found.shape[1] == 0:
+        raise InputError(f"logits has shape {tuple(found.shape)}, expected ({count}, classes): one row a sample")
+    if not bool(torch.isfinite(found).all()):
+        raise InputError("logits holds NaN or infinite values; give finite ones")
+    return found
+
+
+def answers(
+    models: Sequence[Any], samples: Samples, held_out: Sequence[Sequence[int]], forward: Forward | None
+) -> tuple[list[int], Tensor]:
+    """Return the rows that some model is said never to have seen, and what the last such model says about each."""
+    if len(models) != len(held_out):
+        raise InputError(f"{len(models)} models but {len(held_out)} sets of held-out rows; give one for each model")
+    found: dict[int, Tensor] = {}
+    for model, rows in zip(models, held_out, strict=True):
+        at = _row_numbers(rows)
+        if at.size and (at.min() < 0 or at.max() >= len(samples)):
+            raise InputError(f"held-out rows reach from {at.min()} to {at.max()}, expected 0 to {len(samples) - 1}")
+        if at.size:
+            said = predict_logits(model, samples.rows(at), forward=forward).float()
+            found |= dict(zip(at.tolist(), said, strict=True))
+    if not found:
+        raise InputError("no model is said to have held out any row; name some in held_out")
+    if len({len(row) for row in found.values()}) > 1:
+        raise ModelError("the models tell different numbers of classes apart; give models of one task")
+    order = sorted(found)
+    return order, torch.stack([found[at] for at in order])
+
+
+def _row_numbers(rows: Sequence[int]) -> np.ndarray[Any, Any]:
+    found = np.asarray(rows)
+    if found.size and (found.ndim != 1 or found.dtype.kind not in "iu"):
+        raise InputError(
+            f"a set of held-out rows is an array of {found.dtype} with {found.ndim} axes, expected row numbers; turn a "
+            "mask into numbers with np.flatnonzero(mask)"
+        )
+    return found.astype(np.int64).reshape(-1)
+
+
+def _extend(
+    table: References,
+    data: object,
+    groups: Sequence[Any] | None,
+    *,
+    train: Training | Train | None,
+    old: object,
+    steps: int | None,
+    seed: int,
+    progress: Progress,
+) -> None:
+    """Add rows to a table; see `References.extend`."""
+    start, count = checked_seed(seed), checked_steps(steps)
+    if groups is not None:
+        in_order(data, "data", "groups follow the order")
+    samples = Samples.read(data, "data", seed=start)
+    if (groups is None) != (table.entries.groups is None):
+        wanted = "no groups" if table.entries.groups is None else "groups, as it was made with them"
+        raise InputError(f"the table has {wanted}; give groups= accordingly")
+    content = row_hashes(samples, table.key)
+    names = None if groups is None else group_hashes(groups, table.key)
+    if names is not None and len(names) != len(samples):
+        raise InputError(f"groups names the group of {len(names)} rows, but there are {len(samples)}; give one a row")
+    new = np.flatnonzero([key not in table.entries.places for key in as_keys(content)])
+    if not len(new):
+        return
+    samples, content = samples.rows(new), content[new]
+    names = None if names is None else names[new]
+    if table.models and table.taught is not None:
+        fold = table.taught.fold_for(content, names, table.entries, len(table.models))
+        logits, views = asked(table, samples, fold)
+    else:
+        logits, views, seconds = trained(
+            table, samples, names, train=train, old=old, steps=count, seed=start, progress=progress
+        )
+        fold = np.full(len(samples), max(0, int(table.entries.fold.max(initial=-1)) + 1))
+        table.origin = replace(table.origin, costs=table.origin.costs.plus(seconds))
+    table.entries = table.entries.joined(Entries(content, names, fold, logits, views))
+    table.curvature = None  # the model has learnt rows that it does not know of
+
+
+def asked(table: References, new: Samples, fold: Array) -> tuple[Tensor, Tensor | None]:
+    """Return what the kept model of each new row's fold says about it and about its views."""
+    logits = torch.empty(len(new), table.classes)
+    views = None if table.views is None else torch.empty(len(new), table.views.count, table.classes)
+    for at, model in enumerate(built(table.models)):
+        rows = np.flatnonzero(fold == at)
+        if len(rows):
+            said = predict_logits(model, Samples(new.rows(rows).inputs), forward=table.forward)
+            logits[torch.from_numpy(rows)] = said.float()
+            if views is not None and table.views is not None:
+                unseen = Samples(new.rows(rows).inputs)
+                views[torch.from_numpy(rows)] = asked_views(model, unseen, table.views, table.forward)
+    return logits, views
+
+
+def trained(
+    table: References,
+    new: Samples,
+    groups: Array | None,
+    *,
+    train: Training | Train | None,
+    old: object,
+    steps: int | None,
+    seed: int,
+    progress: Progress,
+) -> tuple[Tensor, Tensor | None, float]:
+    """Return what a model says about the new rows and their views that was trained on the old ones, and its seconds.
+
+    Old rows of groups that a new row belongs to are left out of the training, and so are those which copies tie to
+    them.
+    """
+    if train is None or old is None:
+        raise SettingsError(
+            "the table keeps no models (keep_models=True does), so that one must be trained without the new rows; "
+            "give train= and old=, all the rows that the table was made from"
+        )
+    if not isinstance(train, Training):
+        in_order(old, "old", "a function's rows follow the order")
+    before = Samples.read(old, "old", seed=seed)
+    keys, known = as_keys(row_hashes(before, table.key)), table.entries.places
+    strange = [at for at, key in enumerate(keys) if key not in known]
+    if strange:
+        raise InputError(
+            f"{len(strange)} of {len(keys)} rows of old are not in the table (first: row {strange[0]}); leave out what "
+            "was forgotten"
+        )
+    barred = np.zeros(len(keys), dtype=bool)
+    if groups is not None and table.entries.groups is not None:
+        near = _near(table.entries, groups)
+        barred = np.array([key in near for key in keys], dtype=bool)
+    if barred.all():
+        raise InputError("every row of old belongs to a group of the new rows, so that none is left to train on")
+    start = time.perf_counter()
+    model = trained_on(
+        train,
+        before,
+        np.flatnonzero(~barred),
+        steps=steps or table.origin.steps,
+        seed=seed,
+        forward=table.forward,
+        progress=progress,
+        stage="train a model without the new rows",
+    )
+    seconds = time.perf_counter() - start
+    logits = predict_logits(model, Samples(new.inputs), forward=table.forward).float()
+    if logits.shape[1] != table.classes:
+        raise ModelError(f"the new model tells {logits.shape[1]} classes apart, the table has {table.classes}")
+    views = None if table.views is None else asked_views(model, Samples(new.inputs), table.views, table.forward)
+    return logits, views, seconds
+
+
+def _near(table: Entries, groups: Array) -> set[bytes]:
+    """Return the content of the table's rows that belong to these groups, directly or by way of copies."""
+    if table.groups is None:
+        return set()
+    own, names = as_keys(table.content), as_keys(table.groups)
+    unit = units(own, names)
+    wanted = set(as_keys(groups))
+    found = {at for at, name in zip(unit.tolist(), names, strict=True) if name in wanted}
+    return {key for at, key in zip(unit.tolist(), own, strict=True) if at in found}
+
 
 Unlearn: TypeAlias = Callable[[Any, Samples, Tensor], Any]
 """Makes a kept model forget: ``(model, samples, their out-of-fold logits) -> model``."""
@@ -311,7 +504,7 @@ class References:
             the table was made from, as far as they were not forgotten.
         """
         with reporter(progress) as report:
-            extending.extend(self, data, groups, train=train, old=old, steps=steps, seed=seed, progress=report)
+            _extend(self, data, groups, train=train, old=old, steps=steps, seed=seed, progress=report)
         return self
 
     def drop_models(self) -> References:

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import zipfile
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, ValidationError
 
 from forsaken.auditing.result import FILE as AUDIT
-from forsaken.auditing.result import KIND as AUDIT_KIND
-from forsaken.auditing.result import SCHEMA as AUDIT_SCHEMA
-from forsaken.errors import OutputError, SettingsError
-from forsaken.jobs.files import ARRAYS, CERTIFICATE, KIND, REPORT, RESULT, SCHEMA
-from forsaken.jobs.hashes import settings_hash
-from forsaken.report.audit_schema import SavedAudit
-from forsaken.result import Certificate, Result
+from forsaken.auditing.result import Audit
+from forsaken.errors import OutputError
+from forsaken.jobs.certificate import Certificate
+from forsaken.jobs.files import ARRAYS, CERTIFICATE, REPORT, RESULT
+from forsaken.result import Result
 from forsaken.types import Array
 
 __all__ = ["ARRAYS", "AUDIT", "CERTIFICATE", "REPORT", "RESULT", "Run", "read_run"]
@@ -28,8 +24,6 @@ __all__ = ["ARRAYS", "AUDIT", "CERTIFICATE", "REPORT", "RESULT", "Run", "read_ru
 MODELS = ("before", "after", "retrained")
 PARTS = ("forget", "kept", "test", "reference")
 _REMEDY = "run the request again into a new folder, or restore the file"
-_AUDIT_REMEDY = "run forsaken audit again, or restore the file"
-_SHOWN = 5  # problems that one message names
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,84 +59,36 @@ def read_run(folder: Path) -> Run:
         raise OutputError(
             f"there is no {RESULT} in {folder}; give the output folder of a run, or make one with: forsaken demo"
         )
-    table = _table(folder / RESULT)
-    if table.get("kind", KIND) != KIND:
-        raise OutputError(f"{folder / RESULT} is of kind {table['kind']!r}, expected {KIND!r}; give a run's own folder")
-    if table.get("schema") != SCHEMA or "kind" not in table:
-        raise OutputError(
-            f"{folder / RESULT} has schema {table.get('schema')!r}, but this version reads schema {SCHEMA}; "
-            "run the request again with this version"
-        )
-    result = _checked(Result, table, folder / RESULT)
-    certificate, stated = None, {}
-    if (folder / CERTIFICATE).exists():
-        stated = _table(folder / CERTIFICATE)
-        certificate = _checked(Certificate, stated, folder / CERTIFICATE)
+    result = Result.read(folder / RESULT).model_dump()
+    certificate = Certificate.read(folder / CERTIFICATE) if (folder / CERTIFICATE).exists() else None
     forgotten = result["counts"]["forget"]
     arrays = _arrays(folder / ARRAYS, forgotten)
     audit = _audit(folder / AUDIT, forgotten) if (folder / AUDIT).exists() else None
     if audit is not None and certificate is not None:
-        _check_ties(folder / AUDIT, audit, certificate, stated)
-    return Run(folder.resolve().name, result, arrays, certificate, audit)
+        _check_ties(folder / AUDIT, audit, certificate)
+    return Run(folder.resolve().name, result, arrays, certificate.to_dict() if certificate else None, audit)
 
 
 def _audit(path: Path, forgotten: int) -> dict[str, Any]:
-    table = _table(path, _AUDIT_REMEDY)
-    if table.get("kind") != AUDIT_KIND or table.get("schema") != AUDIT_SCHEMA:
-        raise OutputError(
-            f"{path} is of kind {table.get('kind')!r} and schema {table.get('schema')!r}, expected {AUDIT_KIND!r} and "
-            f"{AUDIT_SCHEMA}; {_AUDIT_REMEDY}"
-        )
-    audit = _checked(SavedAudit, table, path, _AUDIT_REMEDY)
+    audit = Audit.read(path).model_dump(mode="json")
     beyond = [spread["row"] for spread in audit["margins"] if spread["row"] >= forgotten]
     if beyond:
         raise OutputError(
             f"{path} does not belong to this run: it shows the record at place {beyond[0]} of the forget set, which "
-            f"holds {forgotten}; {_AUDIT_REMEDY}"
+            f"holds {forgotten}; {Audit.remedy}"
         )
     return audit
 
 
-def _check_ties(
-    path: Path, audit: Mapping[str, Any], certificate: Mapping[str, Any], stated: Mapping[str, Any]
-) -> None:
+def _check_ties(path: Path, audit: Mapping[str, Any], certificate: Certificate) -> None:
     """Refuse an audit of other weights, or of another run; it stops mix-ups, not somebody who writes both files."""
-    try:
-        whole = settings_hash(stated)
-    except SettingsError as error:
-        raise OutputError(f"{path.parent / CERTIFICATE} is damaged: {error}; {_REMEDY}") from error
-    ties = {"weights_sha256": certificate["weights"]["new"]["sha256"], "certificate_sha256": whole}
+    ties = {"weights_sha256": certificate.weights.new.sha256, "certificate_sha256": certificate.sha256}
     for name, known in ties.items():
         if audit["settings"].get(name) != known:
             raise OutputError(
                 f"{path} does not belong to this run: its {name} is not that of {CERTIFICATE} beside it ({known}); "
-                f"{_AUDIT_REMEDY}"
+                f"{Audit.remedy}"
             )
-
-
-def _table(path: Path, remedy: str = _REMEDY) -> dict[str, Any]:
-    def refuse(name: str) -> NoReturn:
-        raise ValueError(f"it holds {name}, which is not JSON")
-
-    try:
-        table = json.loads(path.read_bytes(), parse_constant=refuse)
-    except OSError as error:
-        raise OutputError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise OutputError(f"{path} is damaged: it is not JSON ({error}); {remedy}") from error
-    if not isinstance(table, dict):
-        raise OutputError(f"{path} is damaged: it holds a {type(table).__name__}, expected a table; {remedy}")
-    return table
-
-
-def _checked(kind: type[BaseModel], table: Mapping[str, Any], path: Path, remedy: str = _REMEDY) -> dict[str, Any]:
-    try:
-        return kind.model_validate(table).model_dump()
-    except ValidationError as error:
-        found = error.errors(include_url=False, include_context=False, include_input=False)
-        lines = [f"{'.'.join(map(str, one['loc'])) or 'the whole'}: {one['msg']}" for one in found[:_SHOWN]]
-        more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-        raise OutputError(f"{path} is damaged: {'; '.join(lines)}{more}; {remedy}") from error
 
 
 def _arrays(path: Path, forgotten: int) -> dict[str, Array]:

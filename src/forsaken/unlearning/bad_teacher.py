@@ -11,12 +11,8 @@ from torch import Tensor, nn
 from forsaken._random import Purpose, generator
 from forsaken.errors import ModelError
 from forsaken.models.logits import predict_logits
-from forsaken.unlearning.base import About, Details
-from forsaken.unlearning.descent import Descent, course
-from forsaken.unlearning.fresh import fresh
-from forsaken.unlearning.losses import divergence
-from forsaken.unlearning.request import Request
-from forsaken.unlearning.sets import given
+from forsaken.unlearning.base import About, Details, Request
+from forsaken.unlearning.descent import Descent, course, divergence, fresh
 from forsaken.unlearning.settings import number
 
 
@@ -48,7 +44,7 @@ class BadTeacher(Descent):
 
     def run(self, student: nn.Module, request: Request) -> Details:
         """Teach `student` ignorance. See `Unlearner.run`."""
-        kept = given(request, "retain")
+        kept = request.need("retain")
         order = generator(request.seed, Purpose.TEACHER_ROWS).permutation(len(kept))
         kept = kept.rows(sorted(order[: max(1, math.ceil(self.share * len(kept)))]))
         good = predict_logits(student, kept, forward=request.forward)

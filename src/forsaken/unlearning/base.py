@@ -7,24 +7,29 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar, final
 
+import numpy as np
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, SequentialSampler
 
 from forsaken._checks import Problems
+from forsaken._random import checked_seed
+from forsaken.data.samples import Samples
 from forsaken.errors import InputError, MaskError, ModelError, NothingForgottenError, SettingsError, UnknownNameError
-from forsaken.models.linear import LinearModel, as_given
-from forsaken.models.logits import Forward, as_module, evaluation
+from forsaken.models.logits import Forward, LinearModel, as_given, as_module, evaluation, predict_logits
 from forsaken.models.train import Training
 from forsaken.models.weights import changed_share, fingerprint
 from forsaken.progress import reporter
 from forsaken.references.curvature import Curvature
 from forsaken.references.table import References
-from forsaken.types import Progress
+from forsaken.result import Step
+from forsaken.sets import Sets
+from forsaken.types import Progress, silent
 from forsaken.unlearning.forsaken.mask import Mask
-from forsaken.unlearning.request import Request
 from forsaken.unlearning.settings import check
 
 M = TypeVar("M")
@@ -40,20 +45,6 @@ _OF_THE_CALL = (
     "targets",
     "training",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One iteration of a method, for the curve; `seconds` count from the first iteration's start."""
-
-    iteration: int
-    objective: float
-    distance: float
-    anchor: float
-    penalty: float
-    density: float
-    step: float
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +159,111 @@ class About:
     upfront: str = ""
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Request(Sets):
+    """The samples of one request (see `Sets`), and everything else that a method may use.
+
+    Attributes
+    ----------
+    targets : object
+        Logits for D, sample by sample, or None.
+    references : References or None
+        What models that never saw a sample say about it.
+    curvature : Curvature or None
+        By how much each direction of weights changes the answers on the training data; the references' by default.
+    training : Training or None
+        How the model came about, for methods that train again.
+    forward : callable or None
+        How to call the model.
+    seed : int
+        Decides everything that is drawn.
+    progress : callable
+        Told about each step.
+    """
+
+    targets: object = None
+    references: References | None = None
+    curvature: Curvature | None = None
+    training: Training | None = None
+    forward: Forward | None = None
+    seed: int = 0
+    progress: Progress = silent
+
+    @classmethod
+    def read(
+        cls,
+        forget: object,
+        reference: object = None,
+        retain: object = None,
+        *,
+        targets: object = None,
+        references: References | None = None,
+        curvature: Curvature | None = None,
+        training: Training | None = None,
+        forward: Forward | None = None,
+        seed: int = 0,
+        progress: Progress = silent,
+        classes: np.ndarray[Any, Any] | None = None,
+        reference_labels: bool = True,
+    ) -> Request:
+        """Read what a user hands over; see `Samples.read` for what it may be.
+
+        References may be unrelated public data with labels of their own, so theirs are read only if `reference_labels`.
+        """
+        start = checked_seed(seed)
+        if references is not None and not isinstance(references, References):
+            raise InputError(
+                f"references is of type {type(references).__name__}, expected a table that forsaken.References.fit "
+                "made; samples that the model never saw go into reference="
+            )
+        if curvature is not None and not isinstance(curvature, Curvature):
+            raise InputError(
+                f"curvature is of type {type(curvature).__name__}, expected what forsaken.Curvature.fit made of the "
+                "model and its training data"
+            )
+        if targets is not None and isinstance(forget, DataLoader) and not isinstance(forget.sampler, SequentialSampler):
+            raise InputError(
+                "targets follow the order of the forget samples, but their loader shuffles; give a loader with "
+                "shuffle=False, or a Dataset"
+            )
+
+        def samples(data: object, name: str) -> Samples:
+            used = reference_labels or name != "reference"
+            return Samples.read(data, name, labels=used, classes=classes, seed=start)
+
+        return cls(
+            forget=samples(forget, "forget"),
+            reference=None if reference is None else samples(reference, "reference"),
+            retain=None if retain is None else samples(retain, "retain"),
+            targets=targets,
+            references=references,
+            curvature=references.curvature if curvature is None and references is not None else curvature,
+            training=training,
+            forward=forward,
+            seed=start,
+            progress=progress,
+        )
+
+
+def class_count(student: nn.Module, request: Request) -> int:
+    """Return how many classes the model has, from its answer to one sample."""
+    return predict_logits(student, request.forget.rows([0]), forward=request.forward).shape[1]
+
+
+def labelled(request: Request, name: str, classes: int) -> Samples:
+    """Return the set of a role with labels, each of which must be one of the model's `classes`."""
+    found = request.need(name, labels=True)
+    labels = torch.as_tensor(found.labels)
+    outside = (labels < 0) | (labels >= classes)
+    if bool(outside.any()):
+        # the count alone: a label belongs to a record, and must not end up in a log
+        raise InputError(
+            f"{int(outside.sum())} of {len(found)} labels of {name} are out of range, expected class numbers from 0 to "
+            f"{classes - 1}, as the model has {classes} classes; correct them"
+        )
+    return found
+
+
 class Unlearner(ABC):
     """An unlearning method. Subclasses take settings in the constructor and implement `run`."""
 
@@ -266,6 +362,70 @@ class Unlearner(ABC):
     def hint(self, details: Details) -> str:
         """Say what a user could change when nothing was forgotten."""
         return f"it stopped because of {details.stopped!r}: report this as a bug"
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a method pays before the first request, beyond training the model once.
+
+    Attributes
+    ----------
+    seconds : float
+        Of training, with all that the method does on the way.
+    bytes : int
+        What it keeps on disk or in memory until a request comes.
+    unbounded_bytes : int
+        What it would keep without a bound on the space.
+    """
+
+    seconds: float
+    bytes: int
+    unbounded_bytes: int
+
+    def to_dict(self) -> dict[str, float | int]:
+        """Return the numbers by name."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Readied:
+    """A model that a method trained so that it can forget later; hand `model` to the method with the request."""
+
+    model: nn.Module
+    cost: Cost
+
+
+class UpfrontUnlearner(Unlearner):
+    """A method that has to be there when the model is trained. `about.upfront` says what for."""
+
+    @abstractmethod
+    def prepare(
+        self,
+        training: Training,
+        data: Samples,
+        *,
+        seed: int,
+        folder: Path | None = None,
+        watched: torch.Tensor | None = None,
+        progress: Progress = silent,
+    ) -> Readied:
+        """Train the model in the method's own way.
+
+        Parameters
+        ----------
+        training : Training
+            The network, the recipe and the device.
+        data : Samples
+            The training data, with labels.
+        seed : int
+            Decides everything that is drawn.
+        folder : Path, optional
+            Where the method may keep files; a method that needs one says so.
+        watched : int tensor, optional
+            Rows that may have to be forgotten, for a method that must know them beforehand.
+        progress : callable
+            Told about each step.
+        """
 
 
 class Clock:

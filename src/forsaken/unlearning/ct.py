@@ -10,11 +10,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from forsaken.errors import ModelError
-from forsaken.unlearning.base import About, Details
-from forsaken.unlearning.convolutions import kernels
-from forsaken.unlearning.descent import Descent, course
-from forsaken.unlearning.request import Request
-from forsaken.unlearning.sets import class_count, labelled
+from forsaken.unlearning.base import About, Details, Request, class_count, labelled
+from forsaken.unlearning.descent import Descent, course, kernels
 from forsaken.unlearning.settings import whole
 
 

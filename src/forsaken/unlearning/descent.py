@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -10,16 +11,20 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, kl_div
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvNd
 
-from forsaken._random import torch_seed
+from forsaken._random import Purpose, generator, torch_seed
 from forsaken.data.nest import Nest, length, map_nest
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError, ModelError, NonFiniteError
 from forsaken.models.logits import LogitModel
+from forsaken.models.train import Training
+from forsaken.result import Step
 from forsaken.types import Tick
-from forsaken.unlearning.base import Details, Step, Unlearner
-from forsaken.unlearning.request import Request
+from forsaken.unlearning.base import Details, Request, Unlearner
+from forsaken.unlearning.forsaken.space import ParameterSpace, prepared
 from forsaken.unlearning.settings import number, switch, whole
 
 STAGE = "forget"
@@ -263,3 +268,104 @@ def _floats(student: nn.Module) -> Iterator[Tensor]:
     for value in student.state_dict().values():
         if isinstance(value, Tensor) and value.is_floating_point():
             yield value
+
+
+def divergence(teacher: Tensor, student: Tensor) -> Tensor:
+    """Return the mean of KL(teacher ‖ student) over samples, from the logits of both.
+
+    >>> even, sure = torch.zeros(1, 2), torch.tensor([[0.0, 0.75]]).log_softmax(1)
+    >>> divergence(even, even).item()
+    0.0
+    >>> bool(divergence(sure, even) > 0)
+    True
+    """
+    return kl_div(student.log_softmax(1), teacher.log_softmax(1), reduction="batchmean", log_target=True)
+
+
+def loss_gradient(
+    student: nn.Module, request: Request, terms: list[tuple[float, Samples]], batch_size: int
+) -> dict[str, Tensor]:
+    """Return the gradient of Σ factor · CE(samples) by each trainable parameter, in evaluation mode.
+
+    Parameters
+    ----------
+    student, request
+        The model as it is, and how it is called.
+    terms : list of (factor, Samples)
+        The cross-entropy is the mean over each set, so the batch size plays no role.
+    batch_size : int
+        Samples in a pass.
+    """
+    space = ParameterSpace(LogitModel(student, request.forward))
+    total = {name: torch.zeros_like(part) for name, part in space.parts.items()}
+    with prepared(student):
+        for factor, samples in terms:
+            for part in samples.batches(batch_size):
+                labels = part.labels.to(space.adapter.device)  # type: ignore[union-attr]
+                logits = space.logits(space.adapter.place(part.inputs))
+                loss = cross_entropy(logits, labels, reduction="sum") * (factor / len(samples))
+                found = torch.autograd.grad(loss, list(space.parts.values()), allow_unused=True)
+                for name, gradient in zip(total, found, strict=True):
+                    if gradient is not None:
+                        total[name] += gradient.to_dense() if gradient.is_sparse else gradient
+    if not all(bool(torch.isfinite(each).all()) for each in total.values()):
+        raise NonFiniteError("the gradient of the cross-entropy is NaN or infinite; check the model's weights")
+    return {name: each.detach() for name, each in total.items()}
+
+
+_RESETS = ("reset_parameters", "_reset_parameters")  # the second is that of torch's attention and transformers
+
+
+def fresh(student: nn.Module, training: Training | None, seed: int) -> tuple[nn.Module, set[str]]:
+    """Return a network like `student` with weights drawn anew, and the names of the parameters that are still the old.
+
+    Parameters
+    ----------
+    student : Module
+        Gives the architecture, the device and the dtypes; it is left alone.
+    training : Training, optional
+        Builds a new network. Without it a copy's modules draw their weights again with their own `reset_parameters`;
+        frozen modules, such as given word vectors, keep theirs.
+    seed : int
+        Decides the weights.
+
+    Returns
+    -------
+    Module
+        In evaluation mode.
+    set of str
+        Trainable parameters that nothing could reset.
+    """
+    # Not the bare seed: a model trained with the same one would get back the very weights that it began with.
+    with torch_seed(int(generator(seed, Purpose.FRESH_WEIGHTS).integers(2**32))):
+        if training is not None:
+            like = next(student.parameters())
+            return training.build().to(device=like.device, dtype=like.dtype).eval(), set()
+        twin = copy.deepcopy(student)
+        old: set[str] = set()
+        for prefix, module in twin.named_modules():
+            own = {name: p for name, p in module.named_parameters(recurse=False) if p.requires_grad}
+            reset = next((getattr(module, name) for name in _RESETS if callable(getattr(module, name, None))), None)
+            if own and reset is not None:
+                with torch.no_grad():
+                    reset()
+            elif own:
+                old |= {f"{prefix}.{name}".removeprefix(".") for name in own}
+    return twin.eval(), old
+
+
+def kernels(student: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the trainable kernels (channels x channels x spatial axes) by name; a shared one once."""
+    found: dict[str, nn.Parameter] = {}
+    seen: set[int] = set()
+    for prefix, module in student.named_modules():
+        weight = module._parameters.get("weight") if isinstance(module, _ConvNd) else None
+        if weight is not None and weight.requires_grad and id(weight) not in seen:
+            seen.add(id(weight))
+            found[f"{prefix}.weight".removeprefix(".")] = weight
+    if not found:
+        raise ModelError(
+            "the model has no trainable convolution, and this method works on nothing else (n/a on dense networks); "
+            "use another method"
+        )
+    return found

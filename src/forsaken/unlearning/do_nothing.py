@@ -8,8 +8,7 @@ from typing import ClassVar
 from torch import nn
 
 from forsaken.types import Tick
-from forsaken.unlearning.base import About, Details, Unlearner
-from forsaken.unlearning.request import Request
+from forsaken.unlearning.base import About, Details, Request, Unlearner
 
 
 @dataclass(frozen=True, kw_only=True)

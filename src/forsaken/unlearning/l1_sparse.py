@@ -9,10 +9,8 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from forsaken.unlearning.base import About, Details
+from forsaken.unlearning.base import About, Details, Request, class_count, labelled
 from forsaken.unlearning.descent import Descent, course
-from forsaken.unlearning.request import Request
-from forsaken.unlearning.sets import class_count, labelled
 from forsaken.unlearning.settings import number, whole
 
 

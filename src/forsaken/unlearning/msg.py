@@ -11,13 +11,8 @@ from torch.nn.functional import cross_entropy
 
 from forsaken._random import Purpose, generator
 from forsaken.errors import ModelError
-from forsaken.unlearning.base import About, Details
-from forsaken.unlearning.convolutions import kernels
-from forsaken.unlearning.descent import Descent, course
-from forsaken.unlearning.fresh import fresh
-from forsaken.unlearning.losses import loss_gradient
-from forsaken.unlearning.request import Request
-from forsaken.unlearning.sets import class_count, labelled
+from forsaken.unlearning.base import About, Details, Request, class_count, labelled
+from forsaken.unlearning.descent import Descent, course, fresh, kernels, loss_gradient
 from forsaken.unlearning.settings import number
 
 

@@ -11,11 +11,8 @@ from torch.nn.functional import cross_entropy
 
 from forsaken._checks import Problems
 from forsaken.models.logits import evaluation, predict_logits
-from forsaken.unlearning.base import About, Details
-from forsaken.unlearning.descent import Descent, course
-from forsaken.unlearning.losses import divergence
-from forsaken.unlearning.request import Request
-from forsaken.unlearning.sets import class_count, labelled
+from forsaken.unlearning.base import About, Details, Request, class_count, labelled
+from forsaken.unlearning.descent import Descent, course, divergence
 from forsaken.unlearning.settings import number, whole
 
 

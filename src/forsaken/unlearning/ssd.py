@@ -13,12 +13,11 @@ from torch.nn.functional import cross_entropy
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError
 from forsaken.models.logits import LogitModel, predict_logits
+from forsaken.result import Step
 from forsaken.types import Tick
-from forsaken.unlearning.base import About, Details, Step, Unlearner
+from forsaken.unlearning.base import About, Details, Request, Unlearner, class_count, labelled
 from forsaken.unlearning.forsaken.importance import importance
 from forsaken.unlearning.forsaken.space import ParameterSpace, prepared
-from forsaken.unlearning.request import Request
-from forsaken.unlearning.sets import class_count, labelled
 from forsaken.unlearning.settings import number, whole
 
 

@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from forsaken.bench.datasets.registry import DATASETS, Archive, Dataset
+from forsaken.bench.scenarios.table import SCENARIOS, load_scenario
 from forsaken.cli.main import app, main
-from forsaken.data.registry import DATASETS, Archive, Dataset
-from forsaken.data.scenarios.table import SCENARIOS, load_scenario
 from forsaken.errors import DataNotFoundError
 from forsaken.types import Progress
 

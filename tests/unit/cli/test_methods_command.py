@@ -18,8 +18,7 @@ from typer.testing import CliRunner
 from forsaken import METHODS
 from forsaken.cli.methods import app
 from forsaken.errors import UnknownNameError
-from forsaken.unlearning.base import About, Details, Unlearner
-from forsaken.unlearning.request import Request
+from forsaken.unlearning.base import About, Details, Request, Unlearner
 from forsaken.unlearning.retrain import Retrain
 from forsaken.unlearning.settings import choice, number, switch, whole
 from forsaken.unlearning.smu import Smu

@@ -17,16 +17,13 @@ import typer
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from typer.testing import CliRunner, Result
 
-from forsaken._keys import read_record_key, write_record_key
+from forsaken._keys import key_id, read_record_key, read_signing_key, write_record_key, write_signing_keys
 from forsaken.cli import keys
 from forsaken.cli.verify import verify
 from forsaken.data.readers import read_records
 from forsaken.data.record_hashes import record_hashes
 from forsaken.errors import DataError, DataNotFoundError, OutputError, SettingsError
-from forsaken.jobs.certificate import Certificate, make_certificate
-from forsaken.jobs.chain import Link, extend
-from forsaken.jobs.keys import key_id, read_signing_key, write_signing_keys
-from forsaken.jobs.statements import Weights
+from forsaken.jobs.certificate import Certificate, Link, Weights, extend, make_certificate
 from forsaken.jobs.verify import check_records
 
 TIME = "2025-06-01T12:00:00+00:00"

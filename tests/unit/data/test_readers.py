@@ -306,7 +306,7 @@ def test_records_know_their_kind_and_give_rows_in_the_order_asked_for() -> None:
     assert (texts.kind, len(texts), len(some)) == ("text", 3, 2)
     assert (some.content.tolist(), some.labels.tolist(), some.names) == (["c", "a"], [2, 0], ("x", "y", "z"))
     assert some.columns["n"].tolist() == [2, 0]
-    with pytest.raises(InputError, match="Vocabulary"):
+    with pytest.raises(InputError, match="tokeniser"):
         texts.samples()
 
 

@@ -18,11 +18,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from forsaken._keys import key_id, public_key_text
 from forsaken.errors import OutputError
-from forsaken.jobs.certificate import Certificate, make_certificate
-from forsaken.jobs.chain import Link, extend
-from forsaken.jobs.keys import key_id, public_key_text
-from forsaken.jobs.statements import Weights
+from forsaken.jobs.certificate import Certificate, Link, Weights, extend, make_certificate
 
 TIME = "2025-06-01T12:00:00+00:00"
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))

@@ -14,9 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forsaken.errors import DataNotFoundError, OutputError, SettingsError
-from forsaken.jobs.certificate import Certificate, make_certificate
-from forsaken.jobs.chain import Chain, Link, extend, find_previous
-from forsaken.jobs.statements import Weights
+from forsaken.jobs.certificate import Certificate, Chain, Link, Weights, extend, find_previous, make_certificate
 
 TIME = "2025-06-01T12:00:00+00:00"
 

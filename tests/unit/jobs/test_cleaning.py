@@ -308,7 +308,7 @@ def _one_less(out: Any, array: Any, write: Any = np.lib.format.write_array, **_:
 @pytest.mark.parametrize(
     ("suffix", "broken", "by"),
     [
-        (".csv", "forsaken.jobs.rewriting._lines", lambda *_: iter([b"text\n", b"a\n", b"b\n", b"d\n"])),
+        (".csv", "forsaken.jobs.cleaning._lines", lambda *_: iter([b"text\n", b"a\n", b"b\n", b"d\n"])),
         (".npz", "numpy.lib.format.write_array", _one_less),
         (".parquet", "pyarrow.parquet.ParquetWriter.write_table", lambda *_, **__: None),
     ],

@@ -18,7 +18,7 @@ from forsaken.data.record_hashes import record_hashes
 from forsaken.data.records import Records
 from forsaken.data.samples import Samples
 from forsaken.errors import DataError, DataNotFoundError, SettingsError
-from forsaken.jobs.hashes import canonical_json, file_hash, settings_hash
+from forsaken.jobs.certificate import canonical_json, file_hash, settings_hash
 
 KEY = bytes(range(32))
 

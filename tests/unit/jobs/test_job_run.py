@@ -16,12 +16,10 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from job_folders import MARKER, NUMBER, digests, forsaken, result_of, run, world, write_job, write_texts, write_world
 
-from forsaken._keys import read_record_key, write_record_key
+from forsaken._keys import read_record_key, write_record_key, write_signing_keys
 from forsaken.data.record_hashes import record_hashes
-from forsaken.errors import ForsakenError, InputError, OutputError, SettingsError
-from forsaken.jobs.certificate import Certificate
-from forsaken.jobs.hashes import file_hash
-from forsaken.jobs.keys import write_signing_keys
+from forsaken.errors import ForsakenError, OutputError, SettingsError
+from forsaken.jobs.certificate import Certificate, file_hash
 from forsaken.unlearning.forsaken.mask import Mask
 
 
@@ -275,7 +273,7 @@ def test_settings_of_the_method_reach_it(folder: Path) -> None:
 
 
 def test_references_are_needed_and_the_dry_run_says_which(folder: Path) -> None:
-    with pytest.raises(InputError, match=r"needs reference samples.*--dry-run"):
+    with pytest.raises(SettingsError, match=r"needs reference samples.*--dry-run"):
         run(write_job(folder, data={"reference": None}))
     assert not (folder / "forgotten").exists()
 

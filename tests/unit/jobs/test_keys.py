@@ -15,17 +15,20 @@ from cryptography.hazmat.primitives.asymmetric import ed448, rsa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from forsaken import _keys as keys
-from forsaken._keys import key_warning, new_record_key, read_record_key, write_record_key
-from forsaken.errors import OutputError, SettingsError
-from forsaken.jobs.keys import (
+from forsaken._keys import (
     key_id,
+    key_warning,
+    new_record_key,
     new_signing_key,
     parse_public_key,
     public_key_text,
     read_public_key,
+    read_record_key,
     read_signing_key,
+    write_record_key,
     write_signing_keys,
 )
+from forsaken.errors import OutputError, SettingsError
 
 needs_openssl = pytest.mark.skipif(not shutil.which("openssl"), reason="needs openssl")
 

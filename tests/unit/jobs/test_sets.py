@@ -17,7 +17,7 @@ from sklearn.linear_model import LogisticRegression
 
 from forsaken.errors import ForsakenError, InputError, SettingsError
 from forsaken.jobs.code import user_code
-from forsaken.jobs.formats.table import load_model
+from forsaken.jobs.formats import load_model
 from forsaken.jobs.reading import read_job
 from forsaken.jobs.rows import Reader
 from forsaken.jobs.sets import Sets, read_sets

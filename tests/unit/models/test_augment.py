@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from forsaken.bench.networks import mlp, small_convolutions
 from forsaken.data.nest import Nest
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError, UnknownNameError
 from forsaken.models import augment as place
 from forsaken.models.augment import AUGMENTATIONS, augmentation_named, mirror_shift, stacked, word_dropout
 from forsaken.models.ensemble import train_many, vectorises
-from forsaken.models.nets import mlp, small_convolutions
 from forsaken.models.train import train
 from forsaken.models.weights import fingerprint
 from forsaken.recipe import Recipe

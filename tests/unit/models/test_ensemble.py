@@ -13,12 +13,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from forsaken.bench.networks import LanguageModel, NewsConvolutions, mlp, small_convolutions
 from forsaken.data.samples import Samples
 from forsaken.errors import EmptyError, InputError, NonFiniteError, SettingsError
 from forsaken.models import ensemble
-from forsaken.models.ensemble import at_once_for, train_many, vectorises
-from forsaken.models.nets import LanguageModel, NewsConvolutions, mlp, small_convolutions
-from forsaken.models.stack import clip_each
+from forsaken.models.ensemble import at_once_for, clip_each, train_many, vectorises
 from forsaken.models.train import train
 from forsaken.models.weights import fingerprint
 from forsaken.recipe import Recipe

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
+from forsaken.bench.networks import mlp
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError, NonFiniteError, SettingsError
-from forsaken.models.nets import mlp
 from forsaken.models.train import rate_at, steps_of, train, usable_device
 from forsaken.models.weights import fingerprint, same_bits
 from forsaken.recipe import Recipe

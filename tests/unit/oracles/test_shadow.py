@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 import forsaken
 from forsaken import ShadowOracle
+from forsaken.bench.networks import mlp
 from forsaken.data.samples import Samples
 from forsaken.errors import EmptyError, ForsakenError, OracleError, OutputError, SettingsError
-from forsaken.models.nets import mlp
 from forsaken.models.train import train
 from forsaken.oracles.shadow import top_posteriors
 from forsaken.recipe import Recipe

@@ -21,9 +21,9 @@ from torch import Tensor, nn
 
 import forsaken
 from forsaken import WhiteBoxOracle
+from forsaken.bench.networks import TextConvolutions, mlp, small_convolutions
 from forsaken.data.samples import Samples
 from forsaken.errors import EmptyError, InputError, OracleError, OutputError, SettingsError
-from forsaken.models.nets import TextConvolutions, mlp, small_convolutions
 from forsaken.models.train import train
 from forsaken.recipe import Recipe
 

@@ -12,11 +12,10 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
 
+from forsaken.bench.networks import NewsConvolutions, TextConvolutions, mlp, small_convolutions, vgg16
 from forsaken.data.samples import Samples
 from forsaken.errors import ModelError
-from forsaken.models.linear import LinearModel
-from forsaken.models.logits import LogitModel
-from forsaken.models.nets import NewsConvolutions, TextConvolutions, mlp, small_convolutions, vgg16
+from forsaken.models.logits import LinearModel, LogitModel
 from forsaken.oracles import signals as module
 from forsaken.oracles.gradients import factors, last_layers
 from forsaken.oracles.signals import signals

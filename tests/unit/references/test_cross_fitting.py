@@ -19,10 +19,10 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from forsaken import Recipe, References, Tick, Training
+from forsaken.bench.networks import mlp
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError, ModelError, SettingsError, UnknownNameError
 from forsaken.models.ensemble import vectorises
-from forsaken.models.nets import mlp
 from forsaken.models.train import train as fit_network
 from forsaken.references import fitting
 from forsaken.references.fitting import CrossFit

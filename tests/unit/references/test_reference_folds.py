@@ -11,7 +11,7 @@ from scipy.sparse.csgraph import connected_components
 from sklearn.model_selection import GroupKFold
 
 from forsaken.errors import InputError, SettingsError
-from forsaken.references.folds import deal, units
+from forsaken.references.rows import deal, units
 
 ROWS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 9)), min_size=2, max_size=40)
 

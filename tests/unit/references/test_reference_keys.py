@@ -14,7 +14,7 @@ from reference_case import KEY
 from forsaken import References
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError, SettingsError
-from forsaken.references.keys import as_keys, checked_key, group_hashes, row_hashes
+from forsaken.references.rows import as_keys, checked_key, group_hashes, row_hashes
 
 
 def hashed(inputs: Any, key: bytes = KEY) -> list[bytes]:

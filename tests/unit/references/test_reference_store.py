@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from forsaken import References
 from forsaken._keys import read_record_key, write_record_key
 from forsaken.errors import DataError, DataNotFoundError, ModelError, NotHeldOutError, OutputError, SettingsError
-from forsaken.references.origin import Costs, Origin
+from forsaken.references.fitting import Costs, Origin
 from forsaken.references.store import key_file, read_table, write_table
 
 X, Y = drawn(20)

@@ -14,8 +14,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from forsaken import References
 from forsaken.data.samples import Samples
 from forsaken.errors import ForsakenError, InputError, ModelError, NotHeldOutError
-from forsaken.references.entries import CLAIMED
-from forsaken.references.origin import Costs
+from forsaken.references.fitting import Costs
+from forsaken.references.rows import CLAIMED
 
 SECRET = 31415.9265
 

@@ -19,7 +19,7 @@ from forsaken.data.samples import Samples
 from forsaken.errors import DataError, InputError, NotHeldOutError, SettingsError, UnknownNameError
 from forsaken.models.augment import mirror_shift, word_dropout
 from forsaken.recipe import Recipe
-from forsaken.references.views import CUSTOM, Views
+from forsaken.references.fitting import CUSTOM, Views
 
 PICTURES = torch.randn(12, 2, 5, 4, generator=torch.Generator().manual_seed(0))
 

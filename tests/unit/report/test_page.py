@@ -149,7 +149,8 @@ def test_nothing_to_forget(tmp_path: Path) -> None:
 
 def test_the_certificate(tmp_path: Path) -> None:
     signed = page_of(tmp_path, make_result(), make_certificate())
-    assert "<b>Signed</b> (Ed25519, key 0123456789abcdef)" in signed
+    key = make_certificate()["signature"]["key_id"]
+    assert f"<b>Signed</b> (Ed25519, key {key})" in signed
     assert "This page does not check the signature" in signed
     assert f"<summary><code>{'b' * 16}…</code></summary><code>{'b' * 64}</code>" in signed
     unsigned = page_of(tmp_path, make_result(), make_certificate(signed=False))

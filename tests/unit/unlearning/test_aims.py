@@ -7,9 +7,9 @@ import torch
 
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError, SettingsError
+from forsaken.unlearning.base import Request
 from forsaken.unlearning.forsaken.aims import aim, margin, memorised
 from forsaken.unlearning.forsaken.objective import kl, squared_logits
-from forsaken.unlearning.request import Request
 
 
 def identity(samples: Samples) -> torch.Tensor:

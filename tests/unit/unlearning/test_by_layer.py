@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from forsaken.bench.networks import NewsConvolutions, TextConvolutions, small_convolutions
 from forsaken.data.samples import Samples
 from forsaken.models.logits import LogitModel
-from forsaken.models.nets import NewsConvolutions, TextConvolutions, small_convolutions
 from forsaken.unlearning.forsaken import by_layer
 from forsaken.unlearning.forsaken import importance as place
 from forsaken.unlearning.forsaken.by_layer import ByLayer

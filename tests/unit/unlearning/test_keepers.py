@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from forsaken.data.samples import Samples
+from forsaken.unlearning.base import Request
 from forsaken.unlearning.forsaken.keepers import Keepers, keepers
-from forsaken.unlearning.request import Request
 
 
 def samples(count: int, value: float) -> Samples:

@@ -270,9 +270,9 @@ def test_the_size_of_the_change_is_reported(problem) -> None:
 def test_unsure_but_far_from_its_target_is_memorised() -> None:
     """A mislabelled sample among easy references: its margin is small, and yet it stands where no reference does."""
     from forsaken.data.samples import Samples
+    from forsaken.unlearning.base import Request
     from forsaken.unlearning.forsaken.aims import aim
     from forsaken.unlearning.forsaken.objective import squared_logits
-    from forsaken.unlearning.request import Request
 
     draw = torch.Generator().manual_seed(0)
     easy = 9 * torch.nn.functional.one_hot(torch.arange(60) % 3, 3) + 0.1 * torch.randn(60, 3, generator=draw)

@@ -11,8 +11,7 @@ from torch import nn
 
 from forsaken import Forsaken
 from forsaken.data.samples import Samples
-from forsaken.models.linear import LinearModel
-from forsaken.models.logits import LogitModel
+from forsaken.models.logits import LinearModel, LogitModel
 from forsaken.unlearning.forsaken import method as place
 from forsaken.unlearning.forsaken import narrow
 from forsaken.unlearning.forsaken.importance import scaled

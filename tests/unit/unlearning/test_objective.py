@@ -7,9 +7,9 @@ import pytest
 import torch
 from scipy.special import rel_entr, softmax
 
+from forsaken.bench.networks import mlp
 from forsaken.data.samples import Samples
 from forsaken.models.logits import LogitModel
-from forsaken.models.nets import mlp
 from forsaken.unlearning.forsaken.objective import DISTANCES, Objective
 from forsaken.unlearning.forsaken.space import ParameterSpace, at_once
 from forsaken.unlearning.forsaken.targets import centre

@@ -12,17 +12,17 @@ from torch import Tensor
 
 import forsaken
 from forsaken import Curvature, Forsaken, Recipe, References
+from forsaken.bench.networks import mlp
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError, ModelError, NotHeldOutError, SettingsError, UnknownNameError
-from forsaken.models.nets import mlp
 from forsaken.models.train import train
 from forsaken.models.weights import fingerprint
+from forsaken.unlearning.base import Request
 from forsaken.unlearning.forsaken.aims import TARGETS, aim
 from forsaken.unlearning.forsaken.claims import CLAIMS, claim_of
 from forsaken.unlearning.forsaken.objective import squared_logits
 from forsaken.unlearning.forsaken.targets import centre
-from forsaken.unlearning.request import Request
-from forsaken.unlearning.table import METHODS, build
+from forsaken.unlearning.methods import METHODS, build
 
 
 def fitted(problem: Problem, **named: Any) -> References:

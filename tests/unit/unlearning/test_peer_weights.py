@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from forsaken._random import generator
+from forsaken.bench.networks import mlp
 from forsaken.errors import InputError, ModelError, NothingForgottenError
-from forsaken.models.nets import mlp
 from forsaken.models.train import Training
 from forsaken.models.weights import same_bits
 from forsaken.recipe import Recipe

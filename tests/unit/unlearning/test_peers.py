@@ -13,23 +13,21 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from forsaken._random import generator
+from forsaken.bench.networks import mlp
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError, ModelError, NothingForgottenError, SettingsError
-from forsaken.models.nets import mlp
 from forsaken.models.train import Training
 from forsaken.recipe import Recipe
 from forsaken.unlearning.bad_teacher import BadTeacher
+from forsaken.unlearning.base import Request
 from forsaken.unlearning.ct import Ct
-from forsaken.unlearning.descent import course
+from forsaken.unlearning.descent import course, divergence, fresh
 from forsaken.unlearning.do_nothing import DoNothing
 from forsaken.unlearning.fine_tune import FineTune
-from forsaken.unlearning.fresh import fresh
 from forsaken.unlearning.gradient_ascent import GradientAscent
 from forsaken.unlearning.l1_sparse import L1Sparse
-from forsaken.unlearning.losses import divergence
 from forsaken.unlearning.msg import Msg
 from forsaken.unlearning.neggrad_plus import NegGradPlus
-from forsaken.unlearning.request import Request
 from forsaken.unlearning.salun import SalUn
 from forsaken.unlearning.scrub import Scrub
 from forsaken.unlearning.ssd import Ssd

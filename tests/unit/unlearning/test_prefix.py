@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 import forsaken
 from forsaken import Curvature, Forsaken
+from forsaken.bench.networks import NewsConvolutions, TextConvolutions, vgg16
 from forsaken.data.samples import Samples
 from forsaken.models.logits import LogitModel
-from forsaken.models.nets import NewsConvolutions, TextConvolutions, vgg16
 from forsaken.unlearning.forsaken import prefix as place
 from forsaken.unlearning.forsaken.prefix import FrozenPrefix, frozen_prefix
 

@@ -10,9 +10,9 @@ from sklearn.linear_model import LogisticRegression
 from torch import nn
 
 from forsaken import Recipe, Tick, Training
+from forsaken.bench.networks import mlp
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError, ModelError, NonFiniteError, NothingForgottenError
-from forsaken.models.nets import mlp
 from forsaken.models.train import train
 from forsaken.unlearning.retrain import Retrain
 

@@ -18,19 +18,18 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from forsaken._random import torch_seed
+from forsaken.bench.networks import mlp
 from forsaken.data.nest import row_keys
 from forsaken.data.samples import Samples
 from forsaken.errors import EmptyError, InputError, ModelError, NonFiniteError, OutputError, SettingsError
 from forsaken.models.logits import posteriors
-from forsaken.models.nets import mlp
 from forsaken.models.train import Training, train
 from forsaken.models.weights import fingerprint
 from forsaken.recipe import Recipe
 from forsaken.types import Tick
-from forsaken.unlearning.sisa.ensemble import SisaEnsemble, vote
-from forsaken.unlearning.sisa.method import Sisa
+from forsaken.unlearning.sisa.method import Sisa, SisaEnsemble, vote
 from forsaken.unlearning.sisa.shards import deal, plan
-from forsaken.unlearning.sisa.store import kept_stages
+from forsaken.unlearning.sisa.training import kept_stages
 
 RECIPE = Recipe(epochs=6, batch_size=8, learning_rate=1e-2)
 
@@ -449,7 +448,7 @@ from pathlib import Path
 import torch
 import forsaken._files
 from forsaken.data.samples import Samples
-from forsaken.models.nets import mlp
+from forsaken.bench.networks import mlp
 from forsaken.models.train import Training
 from forsaken.recipe import Recipe
 from forsaken.unlearning.sisa.method import Sisa

@@ -13,14 +13,13 @@ from scipy.stats import norm
 from torch import nn
 
 from forsaken._random import torch_seed
+from forsaken.bench.networks import mlp
 from forsaken.data.samples import Samples
 from forsaken.errors import ModelError, SettingsError
-from forsaken.models.nets import mlp
 from forsaken.models.train import Training
 from forsaken.models.weights import fingerprint
 from forsaken.recipe import Recipe
-from forsaken.unlearning.sisa.accounting import ORDERS, noise_for, private_plan, spent
-from forsaken.unlearning.sisa.dp_sgd import Private, SisaDpSgd
+from forsaken.unlearning.sisa.dp_sgd import ORDERS, Private, SisaDpSgd, noise_for, private_plan, spent
 from forsaken.unlearning.sisa.method import Sisa
 from forsaken.unlearning.sisa.noise import SisaDp, published, unit_deviation
 from forsaken.unlearning.sisa.shards import Stage

@@ -15,14 +15,13 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
 
 from forsaken import Recipe, Tick, Training
+from forsaken.bench.networks import mlp
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError, ModelError, NonFiniteError
 from forsaken.models import train as loop
 from forsaken.models.logits import accuracy
-from forsaken.models.nets import mlp
 from forsaken.unlearning import smu
-from forsaken.unlearning.recorder import Recorder
-from forsaken.unlearning.smu import Smu, record_of
+from forsaken.unlearning.smu import Recorder, Smu, record_of
 
 WATCHED = torch.tensor([3, 11, 12, 29])
 REST = torch.tensor([row for row in range(30) if row not in (3, 11, 12, 29)])

@@ -11,8 +11,8 @@ from torch import Tensor
 from forsaken._random import Purpose, generator
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError, ModelError, SettingsError
+from forsaken.unlearning.base import Request
 from forsaken.unlearning.forsaken import targets
-from forsaken.unlearning.request import Request
 
 OUT_OF_FOLD = "out-of-fold"
 CLAIMED = "out-of-fold, claimed"
@@ -124,8 +124,9 @@ def aim(kind: str, distance: Distance, request: Request, logits: Callable[[Sampl
         return _without_references(kind, distance, now, wanted)
     if request.reference is None:
         raise SettingsError(
-            f'target="{kind}" needs reference samples that the model was never trained on; give reference=, '
-            'hand in targets=, or use target="uniform"'
+            f'target="{kind}" needs reference samples that the model was never trained on',
+            field="reference",
+            remedy='give reference=, hand in targets=, or use target="uniform"',
         )
     others = logits(request.reference).double()
     posterior = others.softmax(1)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from forsaken._random import Purpose, generator
 from forsaken.data.samples import Samples, join
-from forsaken.unlearning.request import Request
+from forsaken.unlearning.base import Request
 
 
 @dataclass(frozen=True, slots=True)

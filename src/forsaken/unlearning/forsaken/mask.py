@@ -21,8 +21,7 @@ from torch import Tensor, nn
 
 from forsaken._files import write_atomically
 from forsaken.errors import MaskError
-from forsaken.models.linear import as_given
-from forsaken.models.logits import as_module
+from forsaken.models.logits import as_given, as_module
 from forsaken.models.weights import fingerprint
 
 _FORMAT = "forsaken.mask"

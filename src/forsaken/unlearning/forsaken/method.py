@@ -24,7 +24,7 @@ from forsaken.data.samples import Samples, join
 from forsaken.errors import SettingsError
 from forsaken.models.logits import LogitModel, predict_logits
 from forsaken.references.curvature import Curvature
-from forsaken.unlearning.base import About, Details, Unlearner
+from forsaken.unlearning.base import About, Details, Request, Unlearner
 from forsaken.unlearning.forsaken import aims
 from forsaken.unlearning.forsaken.first_layer import first_layer
 from forsaken.unlearning.forsaken.gauss_newton import Linearised, Metric, Solver
@@ -40,7 +40,6 @@ from forsaken.unlearning.forsaken.search import Found
 from forsaken.unlearning.forsaken.space import Filter, ParameterSpace, at_once, choose, prepared
 from forsaken.unlearning.forsaken.stopping import STOPS, Watcher
 from forsaken.unlearning.forsaken.targets import centre
-from forsaken.unlearning.request import Request
 from forsaken.unlearning.settings import choice, number, other, whole
 
 GAUSS_NEWTON = "gauss-newton"
@@ -199,8 +198,9 @@ class Forsaken(Unlearner):
         adapter, curvature = LogitModel(student, request.forward), request.curvature
         if self.optimiser == GAUSS_NEWTON and curvature is None:
             raise SettingsError(
-                f'optimiser="{GAUSS_NEWTON}" needs the curvature of what the model has learnt; give curvature= (made '
-                "once by forsaken.Curvature.fit), or references= that were fitted with model="
+                f'optimiser="{GAUSS_NEWTON}" needs the curvature of what the model has learnt',
+                field="curvature",
+                remedy="give curvature= (made once by forsaken.Curvature.fit), or references= fitted with model=",
             )
         if curvature is not None and self.optimiser in ("auto", GAUSS_NEWTON) and self.distance == "logits":
             base = curvature.check(student)

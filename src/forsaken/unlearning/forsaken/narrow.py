@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from forsaken.data.nest import leaves
 from forsaken.data.samples import Samples
-from forsaken.models.linear import LinearModel
-from forsaken.models.logits import LogitModel
+from forsaken.models.logits import LinearModel, LogitModel
 
 _WORTH = 0.75  # the share of used columns below which it pays to leave the others out
 _SPARSE = 0.1  # the share of numbers that are not zero, below which a sparse product is faster than a dense one

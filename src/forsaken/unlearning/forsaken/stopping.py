@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
+from forsaken.result import Step
 from forsaken.types import Progress, Tick
-from forsaken.unlearning.base import Step
 from forsaken.unlearning.forsaken.search import Point
 
 STOPS = ("calibrated", "converged", "none")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,22 +13,34 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from forsaken._checks import Problems
 from forsaken.data.samples import Samples
 from forsaken.engine import check_engine, fan_out
 from forsaken.errors import InputError, ModelError, SettingsError, UnknownNameError
+from forsaken.models.logits import as_logits
 from forsaken.models.train import Training, usable_device
+from forsaken.result import Step
 from forsaken.types import Progress, silent
-from forsaken.unlearning.base import About, Details, Step, stopwatch
-from forsaken.unlearning.request import Request
+from forsaken.unlearning.base import About, Cost, Details, Readied, Request, UpfrontUnlearner, stopwatch
 from forsaken.unlearning.settings import number, other, whole
-from forsaken.unlearning.sisa.ensemble import SisaEnsemble, Standing
 from forsaken.unlearning.sisa.shards import Ledger, Rows, Stage, deal, labels_of
-from forsaken.unlearning.sisa.store import Checkpoint, State, Store, clear_drafts, kept_stages, packed
-from forsaken.unlearning.sisa.training import Plain, Task, Taught, Teacher, new_network, teach
-from forsaken.unlearning.upfront import Cost, Readied, UpfrontUnlearner
+from forsaken.unlearning.sisa.training import (
+    Checkpoint,
+    Plain,
+    State,
+    Store,
+    Task,
+    Taught,
+    Teacher,
+    clear_drafts,
+    kept_stages,
+    new_network,
+    packed,
+    teach,
+)
 
 _ELSEWHERE = ("engine", "workers")  # settings of where the work is done, which do not change the result
 _ENGINES = "local, ray, or ray://host:port"
@@ -303,3 +316,121 @@ def _generation(standing: Standing) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
         raise
     clear_drafts(folder)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Standing:
+    """Where an ensemble stands: everything that a request needs. Never changed; a request makes a new one.
+
+    Attributes
+    ----------
+    method, settings : str, mapping
+        Who prepared the ensemble, and how.
+    ledger : Ledger
+        The rows that it was trained on, with their shards and slices.
+    teacher : Teacher
+        How its members are trained.
+    store : Store
+        Where checkpoints go.
+    keep : tuple of int
+        After which slices one is kept.
+    full_bytes : int
+        What one after every slice would take.
+    checkpoints : tuple of mappings
+        For each shard, the checkpoints by slice.
+    trainings : tuple of int
+        For each shard, the stage that each of its trainings began with.
+    """
+
+    method: str
+    settings: Mapping[str, Any]
+    ledger: Ledger
+    teacher: Teacher
+    store: Store
+    keep: tuple[int, ...]
+    full_bytes: int
+    checkpoints: tuple[Mapping[int, Checkpoint], ...]
+    trainings: tuple[tuple[int, ...], ...]
+
+    def __deepcopy__(self, memo: object) -> Standing:
+        return self
+
+
+class SisaEnsemble(nn.Module):
+    """The constituents of SISA as one classifier: a majority vote, and the mean posterior of those who won it.
+
+    The output is the logarithm of that posterior, so that its softmax is the posterior itself. Among classes with as
+    many votes the one with the larger mean posterior over all constituents wins. A constituent whose samples have all
+    been forgotten has no vote. Copies share the data and the checkpoint files, which are never overwritten.
+
+    Attributes
+    ----------
+    constituents : ModuleList
+        One network a shard.
+    standing : Standing
+        What a request needs.
+    """
+
+    def __init__(self, constituents: list[nn.Module], standing: Standing) -> None:
+        super().__init__()
+        self.constituents = nn.ModuleList(constituents)
+        self.standing = standing
+
+    def forward(self, *inputs: Any, **named: Any) -> Tensor:
+        """Return the logarithm of the posterior (samples x classes)."""
+        voters = self.standing.ledger.voters
+        outputs = [as_logits(net(*inputs, **named)) for at, net in enumerate(self.constituents) if at in voters]
+        return vote(torch.stack(outputs))
+
+    @property
+    def bytes(self) -> int:
+        """What its checkpoints take on disk."""
+        return sum(each.bytes for each in self._files())
+
+    def unused(self, successor: SisaEnsemble | None = None) -> list[Checkpoint]:
+        """Return the checkpoints that a successor, which has forgotten more, does not use."""
+        used = set() if successor is None else successor._files()
+        return sorted(self._files() - used, key=lambda each: each.path)
+
+    def discard(self, successor: SisaEnsemble | None = None) -> int:
+        """Delete the checkpoints that `successor` does not use, and return how many bytes that freed.
+
+        They were trained on samples that the successor has forgotten, so they remember them. This ensemble still
+        predicts afterwards, but it cannot forget any more.
+        """
+        old = self.unused(successor)
+        for each in old:
+            each.path.unlink(missing_ok=True)
+        for folder in {each.path.parent for each in old}:
+            if folder.is_dir() and not any(folder.iterdir()):
+                folder.rmdir()
+        return sum(each.bytes for each in old)
+
+    def _files(self) -> set[Checkpoint]:
+        return {each for shard in self.standing.checkpoints for each in shard.values()}
+
+
+def vote(logits: Tensor) -> Tensor:
+    """Return the logarithm of the winners' mean posterior.
+
+    Parameters
+    ----------
+    logits : Tensor, shape (constituents, samples, classes)
+
+    Returns
+    -------
+    Tensor, shape (samples, classes)
+
+    >>> one, two = [2.0, 0.0], [0.0, 1.0]
+    >>> vote(torch.tensor([[one], [one], [two]])).exp()
+    tensor([[0.8808, 0.1192]])
+    """
+    logs = logits.log_softmax(2)
+    votes = logits.argmax(2)
+    counts = nn.functional.one_hot(votes, logits.shape[2]).sum(0)
+    # votes are whole and a mean posterior is at most 1, so half of it decides ties and nothing else
+    winner = (counts + 0.5 * logs.double().exp().mean(0)).argmax(1)
+    won = (votes == winner).unsqueeze(2)
+    # sums of logarithms stay finite where posteriors would round to zero
+    total = logs.masked_fill(~won, -math.inf).logsumexp(0)
+    return total - won.sum(0).to(total.dtype).log()

@@ -18,10 +18,8 @@ from forsaken._random import Purpose, generator
 from forsaken.errors import ModelError
 from forsaken.unlearning.base import About
 from forsaken.unlearning.settings import choice, number
-from forsaken.unlearning.sisa.ensemble import Standing
-from forsaken.unlearning.sisa.method import Sisa
-from forsaken.unlearning.sisa.store import State
-from forsaken.unlearning.sisa.training import Taught, new_network
+from forsaken.unlearning.sisa.method import Sisa, Standing
+from forsaken.unlearning.sisa.training import State, Taught, new_network
 
 BOUNDS = ("proven", "assumed")
 

@@ -1,0 +1,179 @@
+"""Datasets by name: found in the data folder, in their normalised form or as the original files."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.compute
+
+from forsaken.bench.datasets.folder import VARIABLE, data_folder
+from forsaken.bench.datasets.registry import DATASETS, Dataset
+from forsaken.data.records import Records, checked_labels
+from forsaken.data.tables import IMAGE, LABEL, NAME, SPLIT, TEXT, from_table, read_parquet
+from forsaken.errors import DataError, DataNotFoundError, UnknownNameError
+from forsaken.types import Progress, silent
+
+WRITTEN = "normalised.json"  # SHA-256 of every Parquet file that `get_dataset` wrote
+
+
+def dataset_named(name: str) -> Dataset:
+    """Return the row of the registry."""
+    if name not in DATASETS:
+        raise UnknownNameError("dataset", name, DATASETS)
+    return DATASETS[name]
+
+
+def load_dataset(
+    name: str,
+    split: str | None = None,
+    *,
+    size: tuple[int, int] | None = None,
+    columns: Sequence[str] = (),
+    progress: Progress = silent,
+) -> Records:
+    """Load a public dataset that lies in the data folder.
+
+    Parameters
+    ----------
+    name : str
+        A name that `forsaken datasets list` shows.
+    split : str, optional
+        One part, such as "train" or "test"; all parts in their order without it.
+    size : pair, optional
+        Height and width that pictures are resized to.
+    columns : sequence of str
+        Further columns to keep.
+    progress : callable
+        Told while pictures are decoded.
+    """
+    dataset = dataset_named(name)
+    if split is not None and split not in dataset.parts:
+        raise UnknownNameError(f"split of {name}", split, dataset.parts)
+    stems = list(dict.fromkeys(stem for part, stem in dataset.parts.items() if split in (None, part)))
+    tables = [_only(table_of(dataset, stem, columns, progress), dataset, stem, split) for stem in stems]
+    where = f"dataset {name}" + (f", {split}" if split else "")
+    records = from_table(_joined(tables, where), where, size=size, columns=columns, progress=progress)
+    if records.labels is None or not dataset.classes:
+        return records
+    labels = checked_labels(records.labels, dataset.classes, where)
+    return Records(records.content, labels, records.names or dataset.class_names, records.columns)
+
+
+def files_of(dataset: Dataset, stem: str) -> list[Path]:
+    """Return the Parquet files of a stem in the data folder: one, all shards of a set, or none."""
+    folder = data_folder()
+    whole = folder / f"{stem}.parquet"
+    if whole.is_file():
+        return [whole]
+    shards = sorted(folder.glob(f"{stem}-[0-9]*-of-[0-9]*.parquet"))
+    count = len(shards)
+    if [path.name for path in shards] != [f"{stem}-{at:05d}-of-{count:05d}.parquet" for at in range(count)]:
+        expected = int(shards[-1].stem.rpartition("-of-")[2])
+        raise DataError(
+            f"{folder} holds {count} of the {expected} files {stem}-*.parquet, or of several sets; copy the others "
+            f"there too, or remove them and run: forsaken datasets get {dataset.name}"
+        )
+    return shards
+
+
+def presence(dataset: Dataset) -> Literal["yes", "part", "no"]:
+    """Tell how much of the dataset lies in the data folder."""
+    try:
+        found = [bool(files_of(dataset, stem)) for stem in dataset.parts.values()]
+    except DataError:
+        return "part"
+    originals = originals_of(dataset, data_folder())
+    if all(found) or len(originals) == len(dataset.archives):
+        return "yes"
+    return "part" if any(found) or originals else "no"
+
+
+def check_originals(dataset: Dataset) -> str:
+    """Compare the original files that lie in the data folder with their published checksums."""
+    published = {archive.file: archive.checksum for archive in dataset.archives if archive.checksum}
+    found = originals_of(dataset, data_folder())
+    for name, path in found.items():
+        kind, _, expected = published.get(name, "").partition(":")
+        if expected and (seen := digest_of(path, kind, unpack=path.name != name)) != expected:
+            raise DataError(f"{path}: its {kind} is {seen}, published is {expected}; delete it and get it again")
+    return "original files, checksum as published" if set(found) <= set(published) else "original files"
+
+
+def table_of(dataset: Dataset, stem: str, columns: Sequence[str], progress: Progress) -> pa.Table:
+    """Return the rows of a stem, from its Parquet files or from the original files that lie in the data folder."""
+    wanted = [TEXT, IMAGE, LABEL, NAME, SPLIT, *columns]
+    paths = files_of(dataset, stem)
+    if paths:
+        where = f"dataset {dataset.name}, {stem}"
+        again = f"run: forsaken datasets get {dataset.name} --force"
+        try:
+            table = _joined([read_parquet(path, wanted) for path in paths], where)
+        except DataError as error:
+            raise DataError(f"{error}; {again}") from error
+        if LABEL in table.column_names and not pa.types.is_integer(table[LABEL].type):
+            raise DataError(f"{where}: labels are of type {table[LABEL].type}, expected class numbers; {again}")
+        return table
+    files = originals_of(dataset, data_folder())
+    check_originals(dataset)
+    found = dataset.parse(files, progress).get(stem) if files else None
+    if found is None:
+        raise DataNotFoundError(
+            f"no file {stem}.parquet in {data_folder()} ({VARIABLE} or the cache folder); "
+            f"run: forsaken datasets get {dataset.name}"
+        )
+    return found
+
+
+def _only(table: pa.Table, dataset: Dataset, stem: str, split: str | None) -> pa.Table:
+    shared = sum(1 for other in dataset.parts.values() if other == stem) > 1
+    if split is None or not shared:
+        return table
+    if SPLIT not in table.column_names or not pa.types.is_string(table[SPLIT].type):
+        raise DataError(f"{stem} has no column 'split' of names, expected one with {', '.join(dataset.parts)}")
+    return table.filter(pa.compute.equal(table[SPLIT], split))
+
+
+def _joined(tables: list[pa.Table], where: str) -> pa.Table:
+    try:
+        return pa.concat_tables(tables, promote_options="permissive")
+    except pa.ArrowException as error:
+        raise DataError(f"{where}: its files have columns of different types; write them alike") from error
+
+
+def originals_of(dataset: Dataset, folder: Path) -> dict[str, Path]:
+    """Return the original files that somebody has put into the data folder, as they are or gzipped."""
+    found = {}
+    for archive in dataset.archives:
+        for path in (folder / archive.file, folder / f"{archive.file}.gz"):
+            if path.is_file():
+                found[archive.file] = path
+                break
+    return found
+
+
+def recorded() -> dict[str, str]:
+    """Return the SHA-256 of every Parquet file that was written here."""
+    path = data_folder() / WRITTEN
+    try:
+        found: Any = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read ({error}); delete it: it only notes checksums") from error
+    return dict(found) if isinstance(found, dict) else {}
+
+
+def digest_of(path: Path, kind: str, *, unpack: bool = False) -> str:
+    """Return a checksum of a file, or of what a gzip file holds."""
+    try:
+        with gzip.open(path) if unpack else path.open("rb") as file:
+            return hashlib.file_digest(file, kind).hexdigest()
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path} cannot be read ({error}); delete it and get it again") from error

@@ -1,0 +1,550 @@
+"""Models of the user, read from a file: what is unlearned, how it takes records, and how it is written back."""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+import logging
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+import safetensors.torch
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.pipeline import Pipeline
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
+
+from forsaken.data.records import Records
+from forsaken.errors import DataNotFoundError, InputError, ModelError, SettingsError
+from forsaken.jobs.archive import checked_archive
+from forsaken.jobs.code import call, find
+from forsaken.jobs.settings import Job
+from forsaken.models.logits import Forward, LinearModel
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What a job file says of the model.
+
+    Attributes
+    ----------
+    weights : Path
+        The file or folder.
+    factory, arguments
+        Builds the network that weights alone do not describe.
+    trusted : tuple of str
+        Types that skops may load beyond its own list.
+    """
+
+    weights: Path
+    factory: Any = None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    trusted: tuple[str, ...] = ()
+
+
+class Format(ABC):
+    """A model in one file format. Subclasses read it in the constructor.
+
+    Attributes
+    ----------
+    name : str
+        What a certificate calls the format.
+    model : Module or estimator
+        What is unlearned.
+    forward : callable or None
+        How to call it, where its output is not the logits themselves.
+    classes : array or None
+        The labels that the model itself knows, in the order of its logits.
+    """
+
+    name: str
+    model: Any
+    forward: Forward | None = None
+    classes: Any = None
+
+    @abstractmethod
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        """Read the model."""
+
+    @abstractmethod
+    def write(self, model: Any, goal: Path) -> None:
+        """Write a model of this kind to `goal` as the original was written."""
+
+    def prepare(self, parts: Sequence[Records]) -> list[Any] | None:  # noqa: ARG002
+        """Return what the model takes for each of these sets of records; None where the format does not know."""
+        return None
+
+
+SAFETENSORS, STATE_DICT = (".safetensors",), (".pt", ".pth")
+_FEW = 4  # names that an error message lists
+
+
+class TensorFile(Format):
+    """A network that a factory builds, with weights from a file of named tensors."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        path = checkpoint.weights
+        self.name = "safetensors" if path.suffix.lower() in SAFETENSORS else "torch state dict"
+        self._about: dict[str, str] | None = None
+        tensors = self._read(path)
+        model = call(checkpoint.factory, "[model] factory", **checkpoint.arguments)
+        if not isinstance(model, nn.Module):
+            raise ModelError(
+                f"[model] factory returned {type(model).__name__}, expected a torch.nn.Module; return the network"
+            )
+        if any(weight.is_meta or isinstance(weight, UninitializedParameter) for weight in model.parameters()):
+            raise ModelError(
+                "[model] factory returned a network whose weights are not there yet (lazy, or on the meta device); "
+                "build it on the CPU and, where it is lazy, call it once"
+            )
+        _load(model, tensors, path)
+        self._names = tuple(tensors)
+        self.model = model
+
+    def write(self, model: Any, goal: Path) -> None:
+        """Write the tensors under the names that the original file has."""
+        state = model.state_dict()
+        tensors = {name: state[name].detach().cpu().contiguous() for name in self._names}
+        if self.name == "safetensors":
+            # Shared tensors are stored once; where the original kept copies of them, so does this file.
+            separate = {name: tensor.clone() for name, tensor in tensors.items()}
+            goal.write_bytes(safetensors.torch.save(separate, metadata=self._about))
+        else:
+            torch.save(tensors, goal)
+
+    def _read(self, path: Path) -> dict[str, Tensor]:
+        if self.name == "safetensors":
+            return self._read_safetensors(path)
+        return read_state_dict(path)
+
+    def _read_safetensors(self, path: Path) -> dict[str, Tensor]:
+        try:
+            with safetensors.safe_open(path, framework="pt") as file:
+                self._about = file.metadata()
+                return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+        except (safetensors.SafetensorError, OSError, ValueError, RuntimeError) as error:
+            raise ModelError(
+                f"{path} cannot be read as safetensors ({_first_line(error)}); expected a file that "
+                "safetensors.torch.save_file wrote: is it complete?"
+            ) from error
+
+
+def read_state_dict(path: Path) -> dict[str, Tensor]:
+    """Read a state dict without unpickling anything but tensors."""
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a hostile or damaged file may raise anything
+        if "weights_only" in str(error) or "Weights only" in str(error):
+            raise ModelError(
+                f"{path} holds more than tensors, so opening it could run code, and it was not opened; where you trust "
+                "its source, save the weights alone with safetensors.torch.save_file(model.state_dict(), path)"
+            ) from None
+        raise ModelError(
+            f"{path} cannot be read as a state dict ({type(error).__name__}); expected a file that "
+            "torch.save(model.state_dict(), path) wrote: is it complete?"
+        ) from error
+    if not isinstance(found, Mapping) or not found or not all(isinstance(each, Tensor) for each in found.values()):
+        keys = ", ".join(repr(key) for key in list(found)[:_FEW]) if isinstance(found, Mapping) else ""
+        raise ModelError(
+            f"{path} holds a {type(found).__name__}{f' with {keys}' if keys else ''}, expected named tensors alone; "
+            "save the state dict by itself: torch.save(model.state_dict(), path)"
+        )
+    return {str(name): tensor for name, tensor in found.items()}
+
+
+def _load(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
+    own = model.state_dict()
+    shapes = [name for name in tensors if name in own and own[name].shape != tensors[name].shape]
+    if shapes:
+        first = shapes[0]
+        raise ModelError(
+            f"{path}: {first} has shape {tuple(tensors[first].shape)}, but the factory's model has "
+            f"{tuple(own[first].shape)} ({len(shapes)} tensors differ); build the model that was trained"
+        )
+    strange = [name for name in tensors if name not in own]
+    # Tied weights may be stored once: a missing name is fine where it shares the storage of one that is there.
+    there = {own[name].data_ptr() for name in tensors if name in own}
+    missing = [name for name in own if name not in tensors and own[name].data_ptr() not in there]
+    if strange or missing:
+        raise ModelError(
+            f"{path} and the factory's model do not fit: {_some('missing in the file', missing)}"
+            f"{'; ' if strange and missing else ''}{_some('unknown to the model', strange)}; build the model that was "
+            "trained"
+        )
+    if any(own[name].dtype != tensors[name].dtype for name in tensors):
+        model.to(_common_dtype(tensors, path))
+    model.load_state_dict(dict(tensors), strict=False)
+
+
+def _common_dtype(tensors: Mapping[str, Tensor], path: Path) -> torch.dtype:
+    kinds = {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}
+    if len(kinds) != 1:
+        raise ModelError(
+            f"{path} holds {' and '.join(sorted(map(str, kinds)))}, but the factory's model has other types; build it "
+            "with the types of the file"
+        )
+    return kinds.pop()
+
+
+def _some(what: str, names: list[str]) -> str:
+    if not names:
+        return ""
+    more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
+    return f"{what}: {', '.join(names[:_FEW])}{more}"
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip().splitlines()
+    return text[0][:200] if text else type(error).__name__
+
+
+PROGRAM = (".pt2",)
+
+
+class ExportedModule(nn.Module):
+    """An exported program as a module. Its mode was fixed when it was exported: `train` and `eval` change nothing."""
+
+    def __init__(self, program: Any) -> None:
+        super().__init__()
+        # The archive carries conditions on the inputs as text that torch would run; they are left out.
+        self.program = program.module(check_guards=False)
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        """Return what the program returns."""
+        return self.program(*inputs, **named)
+
+    def train(self, mode: bool = True) -> ExportedModule:
+        """Note the mode; the program itself has only one."""
+        self.training = mode
+        return self
+
+
+class ProgramFile(Format):
+    """A program that `torch.export.save` wrote, for any number of samples."""
+
+    name = "torch.export"
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        path = checkpoint.weights
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise ModelError(f"cannot read {path}: {error.strerror}; check the path") from error
+        self._bytes = checked_archive(content, path)
+        program = self._load(path)
+        if not any(parameter.requires_grad for parameter in program.parameters()):
+            raise ModelError(
+                f"the program {path} has no parameters that can be changed: they were made constants; export the "
+                "trained module itself, with torch.export.export(model, ...)"
+            )
+        _refuse_fixed_batch(program, path)
+        try:
+            self.model = ExportedModule(program)
+        except Exception as error:  # what torch makes of a program that it cannot turn back
+            raise _unreadable(path, error) from error
+        self._path = path
+
+    def write(self, model: Any, goal: Path) -> None:
+        """Write the same program with the new weights."""
+        program = self._load(self._path)
+        new = model.program.state_dict()
+        with torch.no_grad():
+            for name, tensor in program.state_dict.items():
+                if isinstance(tensor, Tensor):
+                    tensor.copy_(new[name])
+        torch.export.save(program, goal)
+
+    def _load(self, path: Path) -> Any:
+        told = logging.getLogger("torch.export")
+        before, told.disabled = told.disabled, True  # it would print a traceback over a damaged file
+        try:
+            return torch.export.load(io.BytesIO(self._bytes))
+        except Exception as error:  # a damaged file may raise anything
+            raise _unreadable(path, error) from error
+        finally:
+            told.disabled = before
+
+
+def _refuse_fixed_batch(program: Any, path: Path) -> None:
+    """Refuse a program that takes one number of samples only."""
+    names = set(program.graph_signature.user_inputs)
+    for node in program.graph.nodes:
+        value = node.meta.get("val")
+        if node.op == "placeholder" and node.name in names and isinstance(value, Tensor) and value.dim():
+            if isinstance(value.shape[0], int):
+                raise ModelError(
+                    f"the program {path} takes batches of exactly {value.shape[0]} samples; export it for any number: "
+                    "torch.export.export(model, (x,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))"
+                )
+            return
+
+
+def _unreadable(path: Path, error: Exception) -> ModelError:
+    return ModelError(
+        f"{path} cannot be read as an exported program ({type(error).__name__}); expected a file that "
+        f"torch.export.save wrote with a torch no newer than this one ({torch.__version__}): is it complete?"
+    )
+
+
+SKOPS = (".skops",)
+
+
+class EstimatorFile(Format):
+    """An estimator; of a pipeline the last step is unlearned, and the steps before it prepare the records."""
+
+    name = "skops"
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._whole = _read(checkpoint.weights, checkpoint.trusted)
+        try:
+            self._take_apart(checkpoint.weights)
+        except (TypeError, ValueError, RuntimeError, AttributeError, IndexError) as error:
+            if isinstance(error, ModelError):
+                raise
+            raise ModelError(
+                f"{checkpoint.weights} holds an estimator whose parts do not fit together; save the fitted one again"
+            ) from error
+
+    def _take_apart(self, path: Path) -> None:
+        pipeline = isinstance(self._whole, Pipeline)
+        if pipeline and len(self._whole) == 0:
+            raise ModelError(f"{path} holds an empty pipeline; save the fitted one")
+        self._steps = self._whole[:-1] if pipeline and len(self._whole) > 1 else None
+        self.model = self._whole[-1] if pipeline else self._whole
+        if not isinstance(self.model, BaseEstimator):
+            raise ModelError(f"{path} holds a {type(self.model).__name__}, expected a fitted scikit-learn classifier")
+        weight = LinearModel(self.model).weight  # says what is wrong with an estimator that cannot be unlearned
+        self.classes = np.asarray(self.model.classes_)
+        if self.classes.shape != (max(2, len(weight)),):
+            raise ValueError("classes")
+
+    def write(self, model: Any, goal: Path) -> None:
+        """Write the estimator, in its pipeline where it came in one."""
+        import skops.io  # noqa: PLC0415 (slow to import, and only this format needs it)
+
+        whole = model
+        if isinstance(self._whole, Pipeline):
+            whole = copy.copy(self._whole)
+            whole.steps = [*self._whole.steps[:-1], (self._whole.steps[-1][0], model)]
+        skops.io.dump(whole, goal)
+
+    def prepare(self, parts: Sequence[Records]) -> list[Any] | None:
+        """Return what the pipeline's earlier steps make of the records."""
+        return [self._transformed(records) for records in parts]
+
+    def _transformed(self, records: Records) -> Any:
+        content = records.content
+        given = content.tolist() if records.kind == "text" else content.reshape(len(records), -1)
+        if self._steps is None:
+            return None if records.kind == "text" else given
+        try:
+            return self._steps.transform(given)
+        except (ValueError, TypeError, AttributeError) as error:
+            # the type alone: scikit-learn's own text may quote a value
+            raise InputError(
+                f"the pipeline's steps cannot transform {records.kind} records of shape {content.shape[1:]} "
+                f"({type(error).__name__}); give the data that it was fitted on"
+            ) from None
+
+
+def _read(path: Path, trusted: tuple[str, ...]) -> Any:
+    import skops.io  # noqa: PLC0415
+
+    try:
+        unknown = [name for name in skops.io.get_untrusted_types(file=path) if name not in trusted]
+    except Exception as error:  # a hostile or damaged file may raise anything
+        raise _damaged(path, error) from error
+    if unknown:
+        names = ", ".join(repr(name) for name in unknown[:5])
+        raise ModelError(
+            f"{path} holds types that skops does not trust, so it was not opened: {names}; where you trust them, name "
+            f"them in the job file: trusted = [{names}]"
+        )
+    try:
+        return skops.io.load(path, trusted=list(trusted))
+    except Exception as error:  # a damaged file may raise anything
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: Path, error: Exception) -> ModelError:
+    return ModelError(
+        f"{path} cannot be read as a skops file ({type(error).__name__}); expected one that "
+        "skops.io.dump(estimator, path) wrote with a scikit-learn of this version: is it complete?"
+    )
+
+
+_CONFIG = "config.json"
+_WEIGHTS = (".safetensors", ".safetensors.index.json")
+_TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json")
+_BESIDES = ("*.json", "*.txt", "*.model")  # tokenizers and notes; weights are written anew
+
+
+class HuggingFaceFolder(Format):
+    """A folder that `save_pretrained` wrote: read without the network and without code of its own."""
+
+    name = "hugging face folder"
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        folder = checkpoint.weights
+        self._folder = folder
+        if not (folder / _CONFIG).is_file():
+            raise ModelError(f"{folder} has no {_CONFIG}, expected a folder that model.save_pretrained wrote")
+        if not any(path.name.endswith(_WEIGHTS) for path in folder.iterdir()):
+            raise ModelError(
+                f"{folder} holds no .safetensors file; older formats can carry code: save it anew with "
+                "model.save_pretrained(folder, safe_serialization=True)"
+            )
+        _refuse_code(folder)
+        transformers = _library()
+        try:
+            self.model, told = transformers.AutoModelForSequenceClassification.from_pretrained(
+                folder, local_files_only=True, use_safetensors=True, trust_remote_code=False, output_loading_info=True
+            )
+        except Exception as error:  # a damaged folder may raise anything
+            text = str(error).strip().splitlines()
+            raise ModelError(
+                f"{folder} cannot be read as a sequence-classification model ({type(error).__name__}"
+                f"{f': {text[0][:200]}' if text else ''}); expected a folder that model.save_pretrained wrote"
+            ) from error
+        absent = sorted(str(name) for name in (*told["missing_keys"], *told["mismatched_keys"]))
+        if absent:
+            raise ModelError(
+                f"{folder} lacks {len(absent)} of the model's weights ({', '.join(absent[:3])}), which would be made "
+                "up; expected a trained sequence-classification model, with its head"
+            )
+        names = self.model.config.id2label
+        self.classes = np.array([str(names.get(at, at)) for at in range(len(names))], dtype=object)
+
+    def write(self, model: Any, goal: Path) -> None:
+        """Write the weights with the configuration and tokenizer of the original."""
+        goal.mkdir()
+        model.save_pretrained(goal)
+        for pattern in _BESIDES:
+            for path in sorted(self._folder.glob(pattern)):
+                plain = path.is_file() and not path.is_symlink() and not path.name.endswith(_WEIGHTS)
+                if plain and not (goal / path.name).exists():
+                    shutil.copyfile(path, goal / path.name)
+
+    def prepare(self, parts: Sequence[Records]) -> list[Any] | None:
+        """Return the tokens of texts, padded to the longest of all sets."""
+        kinds = {records.kind for records in parts}
+        if kinds != {"text"}:
+            raise InputError(f"the model takes text, but records are {', '.join(sorted(kinds))}; give a column 'text'")
+        tokenizer = self._tokenizer()
+        longest = min(int(tokenizer.model_max_length), self._positions())
+        texts = [text for records in parts for text in records.content.tolist()]
+        lengths = [len(tokens) for tokens in tokenizer(texts, truncation=True, max_length=longest)["input_ids"]]
+        settings = {"padding": "max_length", "truncation": True, "max_length": max(lengths), "return_tensors": "pt"}
+        return [dict(tokenizer(records.content.tolist(), **settings)) for records in parts]
+
+    def _tokenizer(self) -> Any:
+        if not any((self._folder / name).is_file() for name in _TOKENIZERS) and not list(self._folder.glob("*.model")):
+            raise ModelError(
+                f"{self._folder} has no tokenizer; save it there with tokenizer.save_pretrained(folder), or name a "
+                "function with prepare ="
+            )
+        try:
+            tokenizer = _library().AutoTokenizer.from_pretrained(
+                self._folder, local_files_only=True, trust_remote_code=False
+            )
+        except Exception as error:  # a damaged file may raise anything
+            raise ModelError(
+                f"{self._folder} has no tokenizer that can be read ({type(error).__name__}); save it there with "
+                "tokenizer.save_pretrained(folder), or name a function with prepare ="
+            ) from error
+        return tokenizer
+
+    def _positions(self) -> int:
+        return int(getattr(self.model.config, "max_position_embeddings", None) or 512)
+
+
+def _refuse_code(folder: Path) -> None:
+    try:
+        config = json.loads((folder / _CONFIG).read_bytes())
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{folder / _CONFIG} is not JSON; get the folder again") from error
+    if isinstance(config, dict) and "auto_map" in config:
+        raise ModelError(
+            f"{folder} needs code of its own (auto_map in {_CONFIG}), which is not run; use a factory and safetensors"
+        )
+
+
+def _library() -> Any:
+    try:
+        import transformers  # noqa: PLC0415 (optional, and slow to import)
+    except ImportError as error:
+        raise ModelError(
+            "a Hugging Face folder needs transformers; install it with: pip install transformers"
+        ) from error
+    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # ours are shown
+    return transformers
+
+
+FORMATS: dict[tuple[str, ...], type[Format]] = {
+    SAFETENSORS: TensorFile,
+    STATE_DICT: TensorFile,
+    PROGRAM: ProgramFile,
+    SKOPS: EstimatorFile,
+}
+
+_HALF = (torch.float16, torch.bfloat16)
+
+
+def load_model(job: Job, weights: Path | None = None) -> Format:
+    """Read the job's model, or one of the same kind from other `weights`, onto the job's device."""
+    settings = job.model
+    path = job.resolve(settings.weights) if weights is None else weights
+    if not path.exists():
+        raise DataNotFoundError(f"no weights {path}; check the path, which is relative to the job file")
+    checkpoint = Checkpoint(
+        path,
+        find(settings.factory, "[model] factory") if settings.factory else None,
+        settings.arguments,
+        settings.trusted,
+    )
+    loaded = _kind(path, settings.factory)(checkpoint)
+    if settings.forward:
+        loaded.forward = find(settings.forward, "[model] forward")
+    _place(loaded, settings.device)
+    return loaded
+
+
+def _kind(path: Path, factory: str | None) -> type[Format]:
+    if path.is_dir():
+        return HuggingFaceFolder
+    for suffixes, kind in FORMATS.items():
+        if path.suffix.lower() in suffixes:
+            if kind is TensorFile and factory is None:
+                raise SettingsError(
+                    f'{path} needs a factory that builds its network: factory = "package.module:function"'
+                )
+            return kind
+    known = ", ".join(suffix for suffixes in FORMATS for suffix in suffixes)
+    raise ModelError(f"{path} ends in {path.suffix!r}, expected {known} or a Hugging Face folder")
+
+
+def _place(loaded: Format, device: str) -> None:
+    if device == "cpu":
+        if isinstance(loaded.model, nn.Module):
+            loaded.model.to("cpu")
+            if any(weight.dtype in _HALF for weight in loaded.model.parameters()):
+                raise ModelError(
+                    'the weights are in half precision, which a CPU is not up to; set device = "cuda", or save them as '
+                    "float32"
+                )
+        return
+    if not isinstance(loaded.model, nn.Module):
+        raise SettingsError(f"device is {device!r}, but a scikit-learn estimator runs on the CPU; leave device out")
+    try:
+        loaded.model.to(device)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise SettingsError(f'device is {device!r}, which is not usable here; use device = "cpu"') from error
