@@ -17,7 +17,7 @@ import torch
 from forsaken.bench.networks import mlp
 from forsaken.data.samples import Samples
 from forsaken.engine import fan_out
-from forsaken.errors import ForsakenError, OverlapError, SettingsError
+from forsaken.errors import DataNotFoundError, ForsakenError, OverlapError, SettingsError, UnknownNameError
 from forsaken.models.train import Training
 from forsaken.models.weights import fingerprint
 from forsaken.recipe import Recipe
@@ -58,6 +58,21 @@ def note_and_fail(folder: Path, item: int) -> None:
     if item == 1:
         raise OverlapError("two rows", rows=[4, 7])
     time.sleep(60)
+
+
+class LockedError(Exception):
+    """An error of a user's own that pickle cannot build again."""
+
+    def __init__(self, door: str, key: str) -> None:
+        super().__init__(f"{door} is locked")
+
+
+def fail_with(error: Exception, item: int) -> None:
+    raise error
+
+
+def fail_locked(item: int) -> None:
+    raise LockedError("the door", "lost")
 
 
 def die(item: int) -> None:
@@ -111,6 +126,30 @@ def test_an_error_comes_as_itself_and_cancels_the_others(ray, tmp_path: Path) ->
     assert {path.name for path in tmp_path.iterdir()} == begun, "and it never did"
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        UnknownNameError("colour", "bleu", ["blue"]),
+        DataNotFoundError("no file", field="data", remedy="look for it"),
+        SettingsError.of("Recipe", [SettingsError(field="epochs", value=0, expected="a number > 0")]),
+        KeyError("a plain one"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_every_kind_of_error_arrives_whole(ray, error: Exception) -> None:
+    with pytest.raises(type(error)) as caught:
+        fan_out(functools.partial(fail_with, error), [0], engine="ray")
+    assert type(caught.value) is type(error)
+    assert (str(caught.value), caught.value.args) == (str(error), error.args)
+    theirs = {name: value for name, value in vars(caught.value).items() if name != "__notes__"}
+    assert {name: str(value) for name, value in theirs.items()} == {k: str(v) for k, v in vars(error).items()}
+
+
+def test_an_error_that_cannot_be_sent_is_told(ray) -> None:
+    with pytest.raises(ForsakenError, match=r'item 0 failed on a Ray worker .*the door is locked.*engine="local"'):
+        fan_out(fail_locked, [0], engine="ray")
+
+
 def test_work_that_always_kills_its_process_is_an_error(ray) -> None:
     with pytest.raises(ForsakenError, match=r'worked on item 0 died, 4 times over .*engine="local"'):
         fan_out(die, [1], engine="ray")
@@ -141,9 +180,9 @@ def test_sisa_on_ray_gives_the_same_bits(ray, tmp_path: Path) -> None:
     models = []
     for engine in ("local", "ray"):
         method = Sisa(shards=2, slices=4, engine=engine)
-        readied = method.prepare(training, data, seed=3, folder=tmp_path / engine)
-        forgotten = method(readied.model, data.inputs[:3])
-        models.append((fingerprint(readied.model), fingerprint(forgotten.model)))
+        prepared = method.prepare(training, data, seed=3, folder=tmp_path / engine)
+        forgotten = method(prepared.model, data.inputs[:3])
+        models.append((fingerprint(prepared.model), fingerprint(forgotten.model)))
     assert models[0] == models[1]
     names = [sorted(p.relative_to(tmp_path / e) for p in (tmp_path / e).rglob("*")) for e in ("local", "ray")]
     assert names[0] == names[1]
