@@ -386,7 +386,7 @@ def test_quick_says_what_the_run_said_and_more(tmp_path: Path) -> None:
     assert after.pop("forgotten/audit.json")
     assert after == before, "nothing else was touched"
     saved = json.loads((out / "audit.json").read_bytes())
-    assert Audit.from_dict(saved).to_json() == found.to_json()
+    assert saved == found.to_dict()
     assert found.settings["weights_sha256"] == file_hash(out / "model.safetensors")
     assert found.settings["certificate_sha256"] == Certificate.read(out / "certificate.json").sha256
     assert any("50 were drawn" in note for note in found.settings["notes"])
