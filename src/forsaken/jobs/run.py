@@ -187,8 +187,7 @@ def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Pa
     notes, stated = [*ready.sets.notes, *unlearned.notes], None
     if ready.table is not None:
         handed_on = hand_on(ready.table, job, ready.loaded, ready.sets, unlearned.model, folder, progress)
-        notes, stated = notes + handed_on.notes, handed_on.stated
-        warnings += handed_on.warnings
+        stated, notes, warnings = handed_on[0], notes + handed_on[1], warnings + handed_on[2]
     hashes = record_hashes(ready.sets.rows["forget"].content, key)
     result = build_result(
         ready.loaded.model,

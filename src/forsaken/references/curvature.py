@@ -319,8 +319,9 @@ class Curvature:
         own = fingerprint(model)
         if own != self.weights:
             raise InputError(
-                f"the curvature was measured for other weights ({self.weights[:12]}..., the model has {own[:12]}...); "
-                "measure it anew with forsaken.Curvature.fit(model, data), or name the table that belongs to this model"
+                f"the curvature was measured for other weights ({self.weights[:12]}..., the model has {own[:12]}...)",
+                field="curvature",
+                remedy="measure it anew with forsaken.Curvature.fit(model, data), or give the table of this model",
             )
         return own
 

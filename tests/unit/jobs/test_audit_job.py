@@ -35,7 +35,7 @@ from sklearn.linear_model import LogisticRegression
 from forsaken.auditing.result import Audit
 from forsaken.data.samples import Samples
 from forsaken.errors import DataNotFoundError, InputError, OutputError, SettingsError, UnknownNameError
-from forsaken.jobs.audit import AuditInputs, audit_cost, audit_job, plan_audit, read_inputs
+from forsaken.jobs.audit import JobAudit, audit_cost, audit_job, plan_audit, read_inputs
 from forsaken.jobs.certificate import Certificate, file_hash
 from forsaken.jobs.code import user_code
 from forsaken.jobs.configuration import Job, read_job
@@ -58,7 +58,7 @@ def audited(job: Path, **settings: Any) -> Audit:
         return audit_job(plan)
 
 
-def evidence(job: Path, profile: str = "standard") -> AuditInputs:
+def evidence(job: Path, profile: str = "standard") -> JobAudit:
     plan = planned(job, profile=profile)
     with user_code(plan.job.folder):
         return read_inputs(plan)
@@ -83,12 +83,12 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"recipe": RECIPE | {"epochs": 0}}, "[audit] recipe.epochs is 0, expected a whole number >= 1"),
     ({"recipe": RECIPE | {"learning_rate": 0}}, "[audit] recipe.learning_rate is 0, expected a number > 0"),
     ({"recipe": RECIPE | {"optimiser": "lion"}}, '[audit] recipe.optimiser is \'lion\', expected "adam" or "sgd"'),
-    ({"recipe": RECIPE | {"epoch": 3}}, "[audit] recipe: unknown key 'epoch'; did you mean 'epochs'? (known: "),
+    ({"recipe": RECIPE | {"epoch": 3}}, "[audit] recipe.epoch is unknown, expected one of "),
     ({"nonmembers": {"of": "train", "count": 5}}, "[audit] nonmembers.of is 'train', but the model was trained on "
-     "those, and nonmembers must be new to it"),
+     "those, expected samples new to the model"),
     ({"nonmembers": {"of": "forget"}}, "[audit] nonmembers.of is 'forget', expected samples that the model was never"),
-    ({"nonmembers": [901, 902]}, "[audit] nonmembers is a list, expected a path such as \"nonmembers.parquet\""),
-    ({"profil": "quick"}, "[audit] unknown key 'profil'; did you mean 'profile'? (known: models, nonmembers, profile"),
+    ({"nonmembers": [901, 902]}, "[audit] nonmembers is a list, expected a path such as \"samples.parquet\" or a t"),
+    ({"profil": "quick"}, "[audit] profil is unknown, expected one of models, nonmembers, profile, recipe; did "),
 ]  # fmt: skip
 
 
