@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -284,6 +285,16 @@ def test_labels_that_were_not_learnt_are_a_warning(tmp_path: Path) -> None:
     assert told[0].startswith("the model before answers only 0 of the 12 records to forget with the labels")
 
 
+def test_remedies_are_in_the_words_of_the_job(tmp_path: Path) -> None:
+    job = finished(tmp_path / "job")
+    found = audited(write_job(job.parent))
+    told = " ".join(found.warnings)
+    assert "name an [oracle]" in told
+    assert "[oracle] retrained" in told
+    assert not re.search(r"\w=", told), told
+    assert json.loads((job.parent / "forgotten" / "audit.json").read_bytes())["warnings"] == list(found.warnings)
+
+
 def test_errors_of_the_audit_are_in_the_words_of_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: Any, **__: Any) -> Audit:
         raise InputError("none is left", field="nonmembers", remedy="give nonmembers=(inputs, labels)")
@@ -386,7 +397,7 @@ def test_quick_says_what_the_run_said_and_more(tmp_path: Path) -> None:
     assert after.pop("forgotten/audit.json")
     assert after == before, "nothing else was touched"
     saved = json.loads((out / "audit.json").read_bytes())
-    assert Audit.from_dict(saved).to_json() == found.to_json()
+    assert saved == found.to_dict()
     assert found.settings["weights_sha256"] == file_hash(out / "model.safetensors")
     assert found.settings["certificate_sha256"] == Certificate.read(out / "certificate.json").sha256
     assert any("50 were drawn" in note for note in found.settings["notes"])
