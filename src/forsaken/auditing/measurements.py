@@ -221,8 +221,9 @@ def digest(samples: Samples) -> str:
 
 
 def _recognisable(method: Unlearner) -> bool:
+    values = [value for _, _, value in listed(method)]
     return type(method).__module__.startswith("forsaken.") and all(
-        _recognisable(value) if isinstance(value, Unlearner) else not callable(value) for _, _, value in listed(method)
+        _recognisable(value) if isinstance(value, Unlearner) else not callable(value) for value in values
     )
 
 
