@@ -48,6 +48,14 @@ def bars() -> Iterator[Progress]:
 
 
 @contextmanager
+def step(progress: Progress, stage: str) -> Iterator[None]:
+    """Report the block as one stage of a single step."""
+    progress(Tick(stage, 0, 1))
+    yield
+    progress(Tick(stage, 1, 1))
+
+
+@contextmanager
 def reporter(progress: bool | Progress) -> Iterator[Progress]:
     """Return who is told: nobody (False), a bar (True) or the caller's own function."""
     if callable(progress):

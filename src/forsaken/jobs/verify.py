@@ -160,19 +160,18 @@ def check_records(certificate: Certificate, records: Path | None, key: bytes | N
 
 def _read_as(path: Path, way: ReadAs) -> Records:
     """Read a file as the forgotten records were read; people may bring records without labels or ids."""
-    from forsaken.data.readers import read_records  # noqa: PLC0415
-    from forsaken.data.tables import LABEL, from_table, read_csv, read_parquet  # noqa: PLC0415
+    from forsaken.data import readers  # noqa: PLC0415 (a certificate is checked without reading data first)
 
-    tables = {".parquet": read_parquet, ".csv": read_csv}
+    tables = {".parquet": readers.read_parquet, ".csv": readers.read_csv}
     read = tables.get(path.suffix.lower()) if path.is_file() else None
     if read is None:
-        return read_records(path, size=way.size if path.is_dir() else None)
+        return readers.read_records(path, size=way.size if path.is_dir() else None)
     table = read(path)
-    label = way.label if way.label in table.column_names else LABEL
+    label = way.label if way.label in table.column_names else readers.LABEL
     if label != way.label and label in table.column_names:
         raise DataError(f"{path} has no column {way.label!r}, the labels of the forgotten records; rename its column")
     columns = [name for name in dict.fromkeys((way.id, way.group)) if name and name in table.column_names]
-    return from_table(table, str(path), label=label, size=way.size, columns=columns)
+    return readers.from_table(table, str(path), label=label, size=way.size, columns=columns)
 
 
 def check_chain(certificate: Certificate, previous: Sequence[Certificate]) -> Check:
