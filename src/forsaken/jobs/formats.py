@@ -10,7 +10,6 @@ import copy
 import io
 import json
 import logging
-import pickle
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -128,16 +127,16 @@ class TensorFile(Format):
 def _read_state_dict(path: Path) -> dict[str, Tensor]:
     """Read a state dict without unpickling anything but tensors."""
     wrote = "a file that torch.save(model.state_dict(), path) wrote: is it complete?"
-    with _reading(path, "a state dict", wrote):
-        try:
+    try:
+        with _reading(path, "a state dict", wrote):
             found = torch.load(path, map_location="cpu", weights_only=True)
-        except (pickle.UnpicklingError, RuntimeError) as error:
-            if "weights_only" not in str(error) and "Weights only" not in str(error):
-                raise
-            raise ModelError(
-                f"{path} holds more than tensors, so opening it could run code, and it was not opened; where you trust "
-                "its source, save the weights alone with safetensors.torch.save_file(model.state_dict(), path)"
-            ) from None
+    except ModelError as error:
+        if "weights_only" not in str(error.__cause__) and "Weights only" not in str(error.__cause__):
+            raise
+        raise ModelError(
+            f"{path} holds more than tensors, so opening it could run code, and it was not opened; where you trust "
+            "its source, save the weights alone with safetensors.torch.save_file(model.state_dict(), path)"
+        ) from None
     if not isinstance(found, Mapping) or not found or not all(isinstance(each, Tensor) for each in found.values()):
         keys = ", ".join(repr(key) for key in list(found)[:_FEW]) if isinstance(found, Mapping) else ""
         raise ModelError(
