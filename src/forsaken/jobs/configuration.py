@@ -251,11 +251,6 @@ class Source(Settings):
     def _count_ids(self, ids: list[Any] | str | None) -> int | str | None:
         return len(ids) if isinstance(ids, list) else ids
 
-    @property
-    def origin(self) -> str:
-        """Which of "path", "python" and "of" says where the data come from."""
-        return next(name for name in _ORIGINS if getattr(self, name) is not None)
-
     def _rules(self) -> Iterator[Problem]:
         given = [name for name in _ORIGINS if getattr(self, name) is not None]
         if len(given) != 1:
