@@ -7,8 +7,16 @@ import pytest
 import torch
 
 from forsaken._random import generator
-from forsaken.bench.scenarios.scenario import Frame, Scenario, id_scenario, ood_scenario
-from forsaken.bench.scenarios.splits import Sizes, draw_members, draw_strangers, halve
+from forsaken.bench.scenarios.scenario import (
+    Frame,
+    Scenario,
+    Sizes,
+    draw_members,
+    draw_strangers,
+    halve,
+    id_scenario,
+    ood_scenario,
+)
 from forsaken.bench.scenarios.table import load_scenario
 from forsaken.data.nest import row_keys
 from forsaken.data.samples import Samples

@@ -23,12 +23,10 @@ import pyarrow.parquet as pq
 import pytest
 from filelock import FileLock
 
-from forsaken.bench.datasets import get, store
-from forsaken.bench.datasets.check import check_datasets
-from forsaken.bench.datasets.folder import data_folder
-from forsaken.bench.datasets.get import get_dataset
+from forsaken.bench.datasets import download, store
+from forsaken.bench.datasets.download import get_dataset
 from forsaken.bench.datasets.registry import DATASETS, Archive, Dataset
-from forsaken.bench.datasets.store import checked_labels, load_dataset, presence
+from forsaken.bench.datasets.store import check_datasets, checked_labels, data_folder, load_dataset, presence
 from forsaken.errors import DataError, DataNotFoundError, EmptyError, OutputError, UnknownNameError
 from forsaken.types import Progress, Tick
 
@@ -180,7 +178,7 @@ def test_nothing_half_written_is_left_when_writing_fails(world: World, error: Ba
         get_dataset("toy-reviews", keep_originals=True)
     before = {name: (world.folder / name).read_bytes() for name in world.files()} if there else {}
     with world.monkeypatch.context() as patch:
-        patch.setattr(get.pq, "write_table", fail)
+        patch.setattr(download.pq, "write_table", fail)
         with pytest.raises((OutputError, KeyboardInterrupt), match=r"toy_train\.parquet: No space left|enough"):
             get_dataset("toy-reviews", force=True)
     left = {name: (world.folder / name).read_bytes() for name in world.files()}
@@ -281,7 +279,7 @@ def test_damaged_files_are_named(world: World) -> None:
 
 def test_a_folder_that_cannot_be_made_is_named(world: World) -> None:
     world.folder.write_text("")
-    with pytest.raises(OutputError, match=r"cannot make the folder .*data: .*name another one in FORSAKEN_DATA"):
+    with pytest.raises(OutputError, match=r"cannot write to .*data: .*name another folder in FORSAKEN_DATA"):
         get_dataset("toy-reviews")
 
 
