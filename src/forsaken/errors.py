@@ -7,7 +7,6 @@ standard parent, so ``except ValueError`` works for callers who do not import th
 
 from __future__ import annotations
 
-import copy
 import difflib
 from collections.abc import Iterable, Sequence
 from typing import Self
@@ -77,7 +76,8 @@ class ForsakenError(Exception):
         >>> str(ForsakenError("there are no retain samples", remedy="give retain=").at(remedy="name [data] retain"))
         'there are no retain samples; name [data] retain'
         """
-        other = copy.copy(self)
+        other = self.__class__.__new__(self.__class__, *self.args)  # the constructors of subclasses differ
+        other.__dict__.update(self.__dict__)
         other.__cause__, other.__traceback__ = self.__cause__, self.__traceback__
         if field is not None:
             other.problem, other.field = (
@@ -87,6 +87,17 @@ class ForsakenError(Exception):
         if remedy is not None:
             other.remedy = remedy
         return other
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Copying and sending to another process must not call `__init__`, whose parameters differ from class to class.
+        return _rebuilt, (type(self), self.args, self.__dict__)
+
+
+def _rebuilt(kind: type[ForsakenError], args: tuple[object, ...], state: dict[str, object]) -> ForsakenError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
 
 
 class InputError(ForsakenError, ValueError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -11,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
 
 from forsaken._files import write_atomically
 from forsaken._keys import read_record_key
@@ -27,31 +25,31 @@ from forsaken.data.samples import Samples
 from forsaken.errors import ForsakenError, InputError, OutputError, SettingsError, UnknownNameError
 from forsaken.jobs.certificate import Certificate, file_hash, settings_hash
 from forsaken.jobs.code import UserModel, inherited
-from forsaken.jobs.files import AUDIT, AUDIT_MODELS, CERTIFICATE, RECORD_KEY, RESULT, check_there, weights_name
+from forsaken.jobs.configuration import LEAST, MOST, Job, by_references, method_of, target_of
 from forsaken.jobs.formats import EstimatorFile, Format, load_model
-from forsaken.jobs.judge import oracle_of
-from forsaken.jobs.method import by_references, method_of, target_of
+from forsaken.jobs.output import AUDIT, AUDIT_MODELS, CERTIFICATE, RECORD_KEY, RESULT, check_there, weights_name
 from forsaken.jobs.references import Refit, training_of, training_problems
-from forsaken.jobs.rows import STRANGERS, Reader, Rows
-from forsaken.jobs.sets import Sets, prepared_for, read_sets
-from forsaken.jobs.settings import LEAST, MOST, Job
+from forsaken.jobs.rows import NONMEMBERS, Reader, Rows
+from forsaken.jobs.run import oracle_of
+from forsaken.jobs.sets import JobSets, prepared_for, read_sets
 from forsaken.metrics import FEW
 from forsaken.models.logits import posteriors
 from forsaken.models.train import Training, steps_of, train
 from forsaken.oracles.shadow import ShadowOracle
 from forsaken.references.fitting import CUSTOM
 from forsaken.references.rows import units
+from forsaken.result import Result
 from forsaken.types import Array, Progress, Tick, silent
 
 _SAME = 0.02  # by which a confidence may differ between machines
 _WARM_UP, _TIMED = 5, 20  # training steps: the first ones are many times slower than the rest
-_SHORT = 5.0  # seconds; a fit that is faster is timed once more, without what the first fit prepared
+_SHORT = 5.0  # seconds; where the warm-up took longer, its own time is good enough
 _QUICK = 'profile = "quick" works'
 _STANDARD = 'profile = "standard" works'
 _MODEL = UserModel("it was audited", memory="train fewer models, or use a GPU")
-_SETS = {name: name for name in ("forget", "kept", "retain", "test", "reference")} | {"nonmembers": "strangers"}
+_SETS = ("forget", "kept", "retain", "test", "reference", "nonmembers")
 
-# What to do in a job file about an error of `forsaken.audit`, by the argument that the error is about.
+# What to do in a job file about an error or a warning of `forsaken.audit`, by the argument that the error is about.
 _REMEDIES = {
     "forget": "give the labels of [data] forget",
     "kept": "give all of the training data with labels in [data] train",
@@ -61,6 +59,7 @@ _REMEDIES = {
     "training": "give [audit] recipe",
     "models": "set [audit] models",
     "oracle": "name an [oracle] whose shadow model is of the same task",
+    "retrained": "name a retrained model in [oracle] retrained, or use the profile full, which trains some",
     "profile": "use the profile standard",
 }
 
@@ -115,7 +114,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class AuditInputs:
+class JobAudit:
     """What an audit of a run is made of.
 
     Attributes
@@ -124,7 +123,7 @@ class AuditInputs:
         The model before.
     after : Module or estimator
         The model that is said to have forgotten.
-    sets : Sets
+    sets : JobSets
         The data, with all of the training data.
     oracle, retrained
         The judge of membership and the retrained model, where the job names them.
@@ -136,7 +135,7 @@ class AuditInputs:
 
     loaded: Format
     after: Any
-    sets: Sets
+    sets: JobSets
     oracle: ShadowOracle | None
     retrained: Any
     training: Training | Refit | None
@@ -153,10 +152,8 @@ def plan_audit(job: Job, folder: Path, *, profile: str | None = None, models: in
     if chosen is None:
         raise UnknownNameError("profile", wanted, PROFILES)
     count = job.audit.models if models is None else models
-    problems = list(_problems(job, chosen, count))
-    if problems:
-        listed = "".join(f"\n  - {problem}" for problem in problems)
-        raise SettingsError(f'{job.path}: the profile "{chosen}" cannot be run as the job stands{listed}')
+    if problems := list(_problems(job, chosen, count)):
+        raise SettingsError.of(f'{job.path}: the profile "{chosen}" cannot be run as the job stands', problems)
     certificate = _certificate(job, folder)
     if chosen == "full" and (folder / AUDIT_MODELS).is_symlink():
         raise OutputError(
@@ -183,7 +180,7 @@ def audit_job(plan: Plan, progress: Progress = silent, *, engine: str = "local")
                 retain=sets.retain,
                 test=sets.test,
                 reference=sets.reference,
-                nonmembers=sets.strangers,
+                nonmembers=sets.nonmembers,
                 retrained=read.retrained,
                 oracle=read.oracle,
                 training=read.training,
@@ -227,10 +224,7 @@ def audit_cost(plan: Plan, progress: Progress = silent) -> dict[str, Any]:
         "unlearning_seconds": unlearning,
         "seconds": training + unlearning,
         "not_counted": NOT_COUNTED[plan.profile],
-        "counts": {
-            name: None if (part := getattr(read.sets, kept_as)) is None else len(part)
-            for name, kept_as in _SETS.items()
-        },
+        "counts": {name: None if (part := read.sets.get(name)) is None else len(part) for name in _SETS},
         "notes": [*read.sets.notes, *read.warnings],
     }
 
@@ -238,22 +232,25 @@ def audit_cost(plan: Plan, progress: Progress = silent) -> dict[str, Any]:
 # --- what must be there ----------------------------------------------------------------------------------------------
 
 
-def _problems(job: Job, profile: Profile, models: int | None) -> Iterator[str]:
+def _problems(job: Job, profile: Profile, models: int | None) -> Iterator[SettingsError]:
     """Yield what a job lacks for a profile."""
     if models is not None and not LEAST <= models <= MOST:
-        yield f"models is {models!r}, expected a whole number from {LEAST} to {MOST}"
+        yield SettingsError(field="models", value=models, expected=f"a whole number from {LEAST} to {MOST}")
     elif models is not None and profile == "standard" and models % 2:
-        yield f"models is {models}, expected an even number: each sample is learnt by one half of the reference models"
+        expected = "an even number: each sample is learnt by one half of the reference models"
+        yield SettingsError(field="models", value=models, expected=expected)
     if profile == "quick":
         return
-    for problem in training_problems(job):
-        yield problem if "[audit]" in problem or "[data]" in problem else f"{problem}; {_QUICK}"
+    yield from training_problems(job, _QUICK)
     if job.data.test is None:
-        yield "[data] test is missing, expected labelled samples that the model was not trained on"
+        expected = "labelled samples that the model was not trained on"
+        yield SettingsError("[data] test is missing", field="test", expected=expected)
     if target_of(job) == "corrected":
-        yield (
+        yield SettingsError(
             '[method] target is "corrected", so that the forget samples come with their true labels, and this profile '
-            f"compares by those that were learnt; {_QUICK}"
+            "compares by those that were learnt",
+            field="target",
+            remedy=_QUICK,
         )
 
 
@@ -288,7 +285,7 @@ def _certificate(job: Job, folder: Path) -> Certificate:
 # --- what is read ----------------------------------------------------------------------------------------------------
 
 
-def read_inputs(plan: Plan, progress: Progress = silent) -> AuditInputs:
+def read_inputs(plan: Plan, progress: Progress = silent) -> JobAudit:
     """Read what a planned audit needs: both models, all data, and for a profile that trains every label."""
     job, certificate, trains = plan.job, plan.certificate, plan.profile != "quick"
     check_there(job, references=False)  # the run advised to delete the table of references
@@ -317,10 +314,10 @@ def read_inputs(plan: Plan, progress: Progress = silent) -> AuditInputs:
     training = training_of(job, loaded) if trains else None
     oracle = oracle_of(job, sets, loaded)
     progress(Tick("read", 1, 1))
-    return AuditInputs(loaded, after, sets, oracle, retrained, training, warnings)
+    return JobAudit(loaded, after, sets, oracle, retrained, training, warnings)
 
 
-def _check_forgotten(job: Job, folder: Path, certificate: Certificate, sets: Sets, answers: Array) -> list[str]:
+def _check_forgotten(job: Job, folder: Path, certificate: Certificate, sets: JobSets, answers: Array) -> list[str]:
     """Raise an error unless the forget set is the certificate's; return a warning where that is not sure.
 
     The keyed hashes are proof. Without the key, the old model's answers are compared with those in result.json.
@@ -350,17 +347,16 @@ def _check_forgotten(job: Job, folder: Path, certificate: Certificate, sets: Set
 def _answered_alike(path: Path, answers: Array) -> bool:
     """Return whether the old model's answers are those in a result.json; True where that file cannot be read."""
     try:
-        noted = json.loads(path.read_bytes())["samples"]
-        classes, sure = np.array(noted["class_before"]), np.array(noted["confidence_before"], dtype=float)
-        given = np.bincount(answers.argmax(1), minlength=answers.shape[1])
-        return np.array_equal(np.bincount(classes, minlength=answers.shape[1]), given) and np.allclose(
-            np.sort(sure), np.sort(answers.max(1)), rtol=0, atol=_SAME
-        )
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        noted = Result.read(path).samples
+    except OutputError:
         return True  # the report, which reads the same file, says what is wrong with it
+    classes = answers.shape[1]
+    counts = np.bincount(noted.class_before, minlength=classes), np.bincount(answers.argmax(1), minlength=classes)
+    sure = np.sort(noted.confidence_before), np.sort(answers.max(1))
+    return np.array_equal(counts[0], counts[1]) and np.allclose(*sure, rtol=0, atol=_SAME)
 
 
-def _odd_labels(sets: Sets, answers: Array) -> list[str]:
+def _odd_labels(sets: JobSets, answers: Array) -> list[str]:
     """Return a warning where the old model answers few records to forget with their labels."""
     if sets.forget.labels is None:
         return []
@@ -373,8 +369,8 @@ def _odd_labels(sets: Sets, answers: Array) -> list[str]:
     ]
 
 
-def _check_labels(sets: Sets) -> None:
-    parts = {"forget": sets.forget, "train": sets.kept, "test": sets.test, STRANGERS: sets.strangers}
+def _check_labels(sets: JobSets) -> None:
+    parts = {"forget": sets.forget, "train": sets.kept, "test": sets.test, NONMEMBERS: sets.nonmembers}
     wrong = [name for name, part in parts.items() if part is not None and part.labels is None]
     lines = [f"{name} has no labels, or some that are none of the model's classes" for name in wrong]
     if sets.kept is None:
@@ -384,7 +380,7 @@ def _check_labels(sets: Sets) -> None:
         raise InputError(f"models cannot be trained and compared on these data; give the labels that were used{listed}")
 
 
-def _prepared_by_fitted_steps(job: Job, loaded: Format, sets: Sets) -> bool:
+def _prepared_by_fitted_steps(job: Job, loaded: Format, sets: JobSets) -> bool:
     """Return whether steps of a pipeline, which are not fitted anew, stand between the records and the classifier."""
     content = sets.rows["forget"].content
     if not isinstance(loaded, EstimatorFile) or not isinstance(content, Records) or job.data.prepare is not None:
@@ -393,11 +389,11 @@ def _prepared_by_fitted_steps(job: Job, loaded: Format, sets: Sets) -> bool:
     return content.kind == "text" or not all(np.array_equal(given, leaf) for leaf in leaves(sets.forget.inputs))
 
 
-def _retrained(job: Job, sets: Sets, warnings: list[str]) -> Any:
+def _retrained(job: Job, sets: JobSets, warnings: list[str]) -> Any:
     if job.oracle is None or job.oracle.retrained is None:
         return None
     other = load_model(job, job.resolve(job.oracle.retrained))
-    own, ours = (leaves(each.forget.inputs) for each in (prepared_for(job, other, sets), sets))
+    own, ours = (leaves(each.inputs) for each in (prepared_for(job, other, sets)["forget"], sets.forget))
     if len(own) == len(ours) and all(torch.equal(one, two) for one, two in zip(own, ours, strict=True)):
         return other.model
     warnings.append(
@@ -407,7 +403,7 @@ def _retrained(job: Job, sets: Sets, warnings: list[str]) -> Any:
     return None
 
 
-def held_out_of(job: Job, certificate: Certificate, sets: Sets) -> HeldOut | None:
+def held_out_of(job: Job, certificate: Certificate, sets: JobSets) -> HeldOut | None:
     """Return how reference models like those of the run's table are made; None where the run used no table.
 
     The table itself is not needed, since the run advised to delete it: the certificate says how its folds were drawn,
@@ -456,60 +452,26 @@ def _column(rows: Rows, name: str) -> list[str]:
     return [] if found is None else [str(each) for each in found.tolist()]
 
 
-# --- how long a training takes ---------------------------------------------------------------------------------------
-
-
-class Stopwatch:
-    """Observes the steps of a training, and notes when each was done."""
-
-    def __init__(self) -> None:
-        self.times: list[float] = []
-
-    def before(self, network: nn.Module, rows: Tensor, optimiser: torch.optim.Optimizer) -> None:
-        """Nothing: a step ends where the next one begins."""
-
-    def after(self, network: nn.Module, rows: Tensor, optimiser: torch.optim.Optimizer) -> None:  # noqa: ARG002
-        """Note the time, after the GPU, which works on after the call, is done."""
-        if rows.is_cuda:
-            torch.cuda.synchronize(rows.device)
-        self.times.append(time.perf_counter())
-
-    def seconds_a_step(self) -> float:
-        """Return how long a step takes after the first ones."""
-        first = min(_WARM_UP, max(0, len(self.times) - 2))
-        return (self.times[-1] - self.times[first]) / max(1, len(self.times) - 1 - first)
-
-
-def _seconds_a_training(read: AuditInputs, progress: Progress) -> float:
-    """Return about how long the training of one model takes."""
+def _seconds_a_training(read: JobAudit, progress: Progress) -> float:
+    """Return about how long the training of one model takes, from one that is begun; the first run is a warm-up."""
     data, training = read.sets.kept, read.training
     if data is None or training is None:
         return 0.0
-    if not isinstance(training, Training):
-        return _seconds_a_fit(training, data)
-    recipe = training.recipe
-    learnt = sum(len(part) for part in (read.sets.forget, data, read.sets.retain) if part is not None)
-    watch = Stopwatch()
-    train(
-        training.build,
-        data,
-        recipe,
-        seed=0,
-        device=training.device,
-        steps=_WARM_UP + _TIMED,
-        observer=watch,
-        progress=progress,
-        stage="train for some steps",
-    )
-    return watch.seconds_a_step() * recipe.epochs * steps_of(learnt, recipe, training.build())
 
-
-def _seconds_a_fit(refit: Refit, data: Samples) -> float:
-    spent = []
-    for _ in range(2):
+    def spent(steps: int) -> float:
         start = time.perf_counter()
-        refit(data, 0)
-        spent.append(time.perf_counter() - start)
-        if spent[-1] > _SHORT:
-            break
-    return min(spent)
+        if isinstance(training, Training):
+            recipe, device = training.recipe, training.device
+            stage = "train for some steps"
+            train(training.build, data, recipe, seed=0, device=device, steps=steps, progress=progress, stage=stage)
+        else:
+            training(data, 0)
+        return time.perf_counter() - start
+
+    seconds, steps = spent(_WARM_UP), _WARM_UP
+    if seconds < _SHORT:
+        seconds, steps = spent(_TIMED), _TIMED
+    if not isinstance(training, Training):
+        return seconds
+    learnt = sum(len(part) for part in (read.sets.forget, data, read.sets.retain) if part is not None)
+    return seconds / steps * training.recipe.epochs * steps_of(learnt, training.recipe, training.build())

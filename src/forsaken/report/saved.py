@@ -18,7 +18,7 @@ from forsaken.auditing.result import KIND as AUDIT_KIND
 from forsaken.auditing.result import SCHEMA as AUDIT_SCHEMA
 from forsaken.errors import OutputError
 from forsaken.jobs.certificate import Certificate
-from forsaken.jobs.files import ARRAYS, CERTIFICATE, REPORT, RESULT
+from forsaken.jobs.output import ARRAYS, CERTIFICATE, REPORT, RESULT
 from forsaken.report.audit_schema import SavedAudit
 from forsaken.result import Result
 from forsaken.types import Array
@@ -44,8 +44,8 @@ class Run:
         The content of result.json.
     arrays : dict of str to array
         The largest posteriors by the names of posteriors.npz, such as "before_forget".
-    certificate : dict or None
-        The content of certificate.json, where there is one.
+    certificate : Certificate or None
+        What certificate.json states, where there is one.
     audit : dict or None
         The content of audit.json, where there is one.
     """
@@ -53,7 +53,7 @@ class Run:
     name: str
     result: Mapping[str, Any]
     arrays: Mapping[str, Array]
-    certificate: Mapping[str, Any] | None = None
+    certificate: Certificate | None = None
     audit: Mapping[str, Any] | None = None
 
 
@@ -72,7 +72,7 @@ def read_run(folder: Path) -> Run:
     audit = _audit(folder / AUDIT, forgotten) if (folder / AUDIT).exists() else None
     if audit is not None and certificate is not None:
         _check_ties(folder / AUDIT, audit, certificate)
-    return Run(folder.resolve().name, result, arrays, certificate.to_dict() if certificate else None, audit)
+    return Run(folder.resolve().name, result, arrays, certificate, audit)
 
 
 def _audit(path: Path, forgotten: int) -> dict[str, Any]:

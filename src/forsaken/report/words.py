@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from forsaken.jobs.certificate import Certificate
+
 MEMBER = 0.5  # a sample with a higher membership score is taken for a member
 WEAK = 0.6  # an oracle of less balanced accuracy is hardly better than a coin
 _FEW = 30  # records of which a rate says little
@@ -49,7 +51,7 @@ def summary(result: Result) -> Summary:
     return Summary(headline, _done(result), _cost(result), _sure(result), _limits(result))
 
 
-def left_to_do(result: Result, certificate: Mapping[str, Any] | None = None) -> list[str]:
+def left_to_do(result: Result, certificate: Certificate | None = None) -> list[str]:
     """Return what the owner of the model still has to do, most urgent first."""
     changed = result["stopped"] != "not-memorised"
     found = list(result["chain"]["advice"]) if result["chain"] else []
@@ -58,7 +60,7 @@ def left_to_do(result: Result, certificate: Mapping[str, Any] | None = None) -> 
             "Replace every copy of the old weights, backups and deployments included: the old weights still remember."
         )
     found += _cleaning(result)
-    if changed and (certificate is None or certificate["mask"]["kept"]):
+    if changed and (certificate is None or certificate.mask.kept):
         found.append(
             "Delete the mask, if one was kept, once it is no longer needed: together with the new weights it restores "
             "the memory."
@@ -68,7 +70,7 @@ def left_to_do(result: Result, certificate: Mapping[str, Any] | None = None) -> 
             "Keep the key of the keyed hashes apart from this page: whoever holds it can test whether a given record "
             "is among those in the table."
         )
-    if certificate is not None and certificate["signature"] is None:
+    if certificate is not None and certificate.signature is None:
         found.append("Sign the certificate if others are to rely on it: anyone could have written an unsigned one.")
     return found
 

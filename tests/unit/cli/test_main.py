@@ -166,7 +166,7 @@ def test_a_mistake_of_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch, done: 
     def fail(*_: object, **__: object) -> None:
         raise AssertionError("a bug")
 
-    monkeypatch.setattr("forsaken.jobs.reading.read_job", fail)
+    monkeypatch.setattr("forsaken.jobs.configuration.read_job", fail)
     with pytest.raises(AssertionError, match="a bug"):
         forsaken("unlearn", done / "forsaken.toml")
 
@@ -175,7 +175,7 @@ def test_errors_with_markup_and_many_lines_are_shown_whole(done: Path) -> None:
     (done / "odd.toml").write_text("[model]\nweights = 5\n[odd]\nx = 1\n")
     ended = forsaken("unlearn", done / "odd.toml")
     assert ended.code == 2
-    assert "unknown table [odd]" in ended.err
+    assert "[odd] is unknown" in ended.err
     assert "line 2" in ended.err
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +32,7 @@ def test_an_audit_is_read_as_it_was_saved(tmp_path: Path) -> None:
 
 def test_an_audit_belongs_to_the_certificate_beside_it(tmp_path: Path) -> None:
     certificate = make_certificate()
-    whole = json.dumps(certificate, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
-    ties = {"weights_sha256": "b" * 64, "certificate_sha256": hashlib.sha256(whole).hexdigest()}
+    ties = {"weights_sha256": "b" * 64, "certificate_sha256": hashlib.sha256(certificate.to_bytes()).hexdigest()}
     audit = make_audit()
     audit["settings"] |= ties
     run = read_run(save_run(tmp_path, make_result(), certificate=certificate, audit=audit))
@@ -44,7 +42,7 @@ def test_an_audit_belongs_to_the_certificate_beside_it(tmp_path: Path) -> None:
             other = audit | {"settings": audit["settings"] | {name: wrong}}
             with pytest.raises(OutputError, match=f"does not belong to this run: its {name} is not .*forsaken audit"):
                 read_run(save_run(tmp_path, make_result(), certificate=certificate, audit=other))
-    later = certificate | {"time": "2027-01-03T00:00:00+00:00"}
+    later = make_certificate(time="2027-01-03T00:00:00+00:00")
     with pytest.raises(OutputError, match="its certificate_sha256 is not"):
         read_run(save_run(tmp_path, make_result(), certificate=later, audit=audit))
 
