@@ -171,6 +171,32 @@ def test_digits_is_fixed_by_its_seed() -> None:
     assert not torch.equal(a.forget.inputs, c.forget.inputs)
 
 
+def test_the_sets_of_a_scenario_are_those_of_a_request() -> None:
+    found = load_scenario("digits", seed=0)
+    sets = found.sets()
+    assert (sets.forget, sets.test, sets.reference, sets.nonmembers) == (
+        found.forget,
+        found.test,
+        found.reference,
+        None,
+    )
+    assert len(sets.retain) == len(found.retain_rows)
+    assert sorted(row_keys(sets.remaining.inputs)) == sorted(row_keys(found.kept.inputs))
+
+
+def test_non_members_are_references_that_the_method_does_not_see() -> None:
+    found = load_scenario("digits", seed=0)
+    sets = found.sets(nonmembers=True)
+    assert (len(sets.reference), len(sets.nonmembers)) == (len(found.reference) - 40, 40)
+    both = torch.cat([sets.reference.inputs, sets.nonmembers.inputs])
+    assert torch.equal(both, found.reference.inputs)
+    assert sets.nonmembers.labels.max() < found.classes
+    drawn = draw_members(np.arange(200), None, SIZES, generator(0, 1))
+    samples = Samples(torch.arange(200.0)[:, None], torch.zeros(200, dtype=torch.long))
+    inside = id_scenario(PLAN, 0, samples, drawn.halves, drawn.forget, drawn.reference)
+    assert inside.sets(nonmembers=True).nonmembers is None, "samples of the task are compared with the test samples"
+
+
 def test_digits_sizes() -> None:
     found = load_scenario("digits", seed=0)
     assert len(found.forget) == 40

@@ -139,7 +139,7 @@ def fetch(archive: Archive, folder: Path, progress: Progress = silent) -> Path:
             path.unlink()
         if not path.is_file():
             if not expected:
-                part.unlink(missing_ok=True)  # nobody would notice where two versions are joined
+                part.unlink(missing_ok=True)  # without a checksum, parts of two versions could be joined unnoticed
             _download(archive, part, progress)
             found = digest_of(part, kind)
             if expected and found != expected:

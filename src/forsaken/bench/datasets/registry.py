@@ -98,7 +98,7 @@ instal-debt interest ipi iron-steel jet jobs lead lei livestock lumber meal-feed
 orange pet-chem platinum potato reserves retail rubber ship strategic-metal sugar tea tin trade veg-oil wpi zinc
 """
 
-# With the source of each. For the files of hendrycks/error-detection nobody has published any.
+# Published checksums, with the source of each. There are none for the files of hendrycks/error-detection.
 _PUBLISHED = {
     # TensorFlow Datasets, tensorflow_datasets/url_checksums/*.txt
     originals.CIFAR10: "sha256:c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",

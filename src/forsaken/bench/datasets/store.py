@@ -67,7 +67,7 @@ def load_dataset(
     columns : sequence of str
         Further columns to keep.
     progress : callable
-        Told while pictures are decoded.
+        Called while pictures are decoded.
     """
     dataset = dataset_named(name)
     if split is not None and split not in dataset.parts:
@@ -118,7 +118,7 @@ def files_of(dataset: Dataset, stem: str) -> list[Path]:
 
 
 def presence(dataset: Dataset) -> Literal["yes", "part", "no"]:
-    """Tell how much of the dataset lies in the data folder."""
+    """Return whether the dataset lies in the data folder: all of it, a part, or nothing."""
     try:
         found = [bool(files_of(dataset, stem)) for stem in dataset.parts.values()]
     except DataError:

@@ -336,7 +336,7 @@ def load_scenario(name: str, *, seed: int = 0, model: str | None = None, progres
     model : str, optional
         "logistic-regression" or "svm" instead of the network, for texts (as bags of words) and digits.
     progress : callable
-        Told while data are read.
+        Called while data are read.
     """
     plan = plan_named(name)
     if model is not None:
