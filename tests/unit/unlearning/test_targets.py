@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from forsaken.data.samples import Samples
 from forsaken.errors import InputError, SettingsError
 from forsaken.unlearning.base import Request
 from forsaken.unlearning.forsaken import targets
@@ -125,3 +126,15 @@ def test_non_members_are_mostly_not_memorised() -> None:
     draw = torch.Generator().manual_seed(0)
     answers = [memorised(torch.randn(50, generator=draw), torch.randn(500, generator=draw)) for _ in range(300)]
     assert sum(answers) / 300 < 0.25  # one standard error: 16 %
+
+
+def test_unsure_but_far_from_its_target_is_memorised() -> None:
+    """A mislabelled sample among easy references: its margin is small, and yet it stands where no reference does."""
+
+    draw = torch.Generator().manual_seed(0)
+    easy = 9 * torch.nn.functional.one_hot(torch.arange(60) % 3, 3) + 0.1 * torch.randn(60, 3, generator=draw)
+    torn = torch.tensor([[5.0, 4.0, -9.0], [4.0, -9.0, 5.0]])
+    data = Request(Samples(torn), reference=Samples(easy))
+    found = find_target("class-mean", squared_logits, data, torn, easy)
+    assert found.before > found.bound
+    assert found.memorised
