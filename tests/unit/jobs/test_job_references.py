@@ -769,7 +769,7 @@ def test_an_extension_that_does_not_fit(tmp_path: Path) -> None:
     inputs, labels = (np.concatenate(pair) for pair in zip(world().sets["train"], world().sets["test"], strict=True))
     pq.write_table(table(inputs, labels), folder / "train.parquet")
     refused(SettingsError, r"\[audit\] recipe is missing", references={})
-    refused(SettingsError, r"\[data\] train is missing", references={}, data={"train": None})
+    refused(InputError, r"\[data\] names no train", references={}, data={"train": None})
     refused(SettingsError, r"has no table \[references\]; add one")
     assert (folder / TABLE).read_bytes() == before
     assert extend(job)["added"] == 80
