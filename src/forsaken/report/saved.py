@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import zipfile
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, ValidationError
 
 from forsaken.auditing.result import FILE as AUDIT
-from forsaken.auditing.result import KIND as AUDIT_KIND
-from forsaken.auditing.result import SCHEMA as AUDIT_SCHEMA
+from forsaken.auditing.result import Audit
 from forsaken.errors import OutputError
 from forsaken.jobs.certificate import Certificate
 from forsaken.jobs.output import ARRAYS, CERTIFICATE, REPORT, RESULT
-from forsaken.report.audit_schema import SavedAudit
 from forsaken.result import Result
 from forsaken.types import Array
 
@@ -28,8 +24,6 @@ __all__ = ["ARRAYS", "AUDIT", "CERTIFICATE", "REPORT", "RESULT", "Run", "read_ru
 MODELS = ("before", "after", "retrained")
 PARTS = ("forget", "kept", "test", "reference")
 _REMEDY = "run the request again into a new folder, or restore the file"
-_AUDIT_REMEDY = "run forsaken audit again, or restore the file"
-_SHOWN = 5  # problems that one message names
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,18 +70,12 @@ def read_run(folder: Path) -> Run:
 
 
 def _audit(path: Path, forgotten: int) -> dict[str, Any]:
-    table = _table(path, _AUDIT_REMEDY)
-    if table.get("kind") != AUDIT_KIND or table.get("schema") != AUDIT_SCHEMA:
-        raise OutputError(
-            f"{path} is of kind {table.get('kind')!r} and schema {table.get('schema')!r}, expected {AUDIT_KIND!r} and "
-            f"{AUDIT_SCHEMA}; {_AUDIT_REMEDY}"
-        )
-    audit = _checked(SavedAudit, table, path, _AUDIT_REMEDY)
+    audit = Audit.read(path).model_dump(mode="json")
     beyond = [spread["row"] for spread in audit["margins"] if spread["row"] >= forgotten]
     if beyond:
         raise OutputError(
             f"{path} does not belong to this run: it shows the record at place {beyond[0]} of the forget set, which "
-            f"holds {forgotten}; {_AUDIT_REMEDY}"
+            f"holds {forgotten}; {Audit.remedy}"
         )
     return audit
 
@@ -99,33 +87,8 @@ def _check_ties(path: Path, audit: Mapping[str, Any], certificate: Certificate) 
         if audit["settings"].get(name) != known:
             raise OutputError(
                 f"{path} does not belong to this run: its {name} is not that of {CERTIFICATE} beside it ({known}); "
-                f"{_AUDIT_REMEDY}"
+                f"{Audit.remedy}"
             )
-
-
-def _table(path: Path, remedy: str = _REMEDY) -> dict[str, Any]:
-    def refuse(name: str) -> NoReturn:
-        raise ValueError(f"it holds {name}, which is not JSON")
-
-    try:
-        table = json.loads(path.read_bytes(), parse_constant=refuse)
-    except OSError as error:
-        raise OutputError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise OutputError(f"{path} is damaged: it is not JSON ({error}); {remedy}") from error
-    if not isinstance(table, dict):
-        raise OutputError(f"{path} is damaged: it holds a {type(table).__name__}, expected a table; {remedy}")
-    return table
-
-
-def _checked(kind: type[BaseModel], table: Mapping[str, Any], path: Path, remedy: str = _REMEDY) -> dict[str, Any]:
-    try:
-        return kind.model_validate(table).model_dump()
-    except ValidationError as error:
-        found = error.errors(include_url=False, include_context=False, include_input=False)
-        lines = [f"{'.'.join(map(str, one['loc'])) or 'the whole'}: {one['msg']}" for one in found[:_SHOWN]]
-        more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-        raise OutputError(f"{path} is damaged: {'; '.join(lines)}{more}; {remedy}") from error
 
 
 def _arrays(path: Path, forgotten: int) -> dict[str, Array]:

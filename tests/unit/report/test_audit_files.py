@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import hashlib
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from report_runs import make_arrays, make_audit, make_certificate, make_result, save_run
 
-from forsaken.auditing import result as audits
 from forsaken.errors import OutputError
-from forsaken.report import audit_schema
 from forsaken.report.page import render, render_several
 from forsaken.report.saved import read_run
 
@@ -51,21 +48,21 @@ def test_a_run_without_an_audit_has_none(tmp_path: Path) -> None:
     assert read_run(save_run(tmp_path, make_result())).audit is None
 
 
-@pytest.mark.parametrize("name", ["Number", "Alarm", "Claim", "Curve", "Spread", "Divergence", "Audit"])
-def test_the_schema_knows_every_field(name: str) -> None:
-    saved = getattr(audit_schema, f"Saved{name}").model_fields
-    assert set(saved) == {field.name for field in dataclasses.fields(getattr(audits, name))}
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda a: a.update(kind="forsaken.result"), "is of kind 'forsaken.result' and schema 1, expected 'forsaken.a"),
-        (lambda a: a.update(schema=2), "schema 2, expected 'forsaken.audit' and 1; run forsaken audit again"),
+        (
+            lambda a: a.update(kind="forsaken.result"),
+            "is of kind 'forsaken.result' and schema 1, expected kind 'forsaken.a",
+        ),
+        (
+            lambda a: a.update(schema=2),
+            "schema 2, expected kind 'forsaken.audit' and schema 1; run forsaken audit again",
+        ),
         (lambda a: a.pop("claim"), r"audit\.json is damaged: claim: Field required; run forsaken audit again"),
         (lambda a: a.update(profile="huge"), "profile: Input should be 'quick', 'standard' or 'full'"),
         (lambda a: a["numbers"][0].update(interval=[0.7, 0.6]), "lower end 0.7 lies above its upper end 0.6"),
-        (lambda a: a["numbers"][0].update(interval=[0.7]), r"numbers\.0\.interval: List should have at least 2 items"),
+        (lambda a: a["numbers"][0].update(interval=[0.7]), r"numbers\.0\.interval\.1: Field required"),
         (lambda a: a["numbers"][0].update(value="1"), r"numbers\.0\.value: Input should be a valid number"),
         (lambda a: a["numbers"][0].update(direction="up"), r"numbers\.0\.direction: Input should be 'lower'"),
         (lambda a: a["numbers"][0].update(n=-1), r"numbers\.0\.n: Input should be greater than or equal to 0"),
@@ -73,7 +70,7 @@ def test_the_schema_knows_every_field(name: str) -> None:
         (lambda a: a["roc"][0]["tpr"].pop(), "fpr has 101 points, but tpr has 100"),
         (lambda a: a["roc"][0]["tpr"].reverse(), "its rates fall somewhere"),
         (lambda a: a["roc"][0]["fpr"].__setitem__(-1, 1.5), r"fpr\.100: Input should be less than or equal to 1"),
-        (lambda a: a["margins"][0].update(unlearned=[]), r"margins\.0\.unlearned: List should have at least 1 item"),
+        (lambda a: a["margins"][0].update(unlearned=[]), r"margins\.0\.unlearned: Tuple should have at least 1 item"),
         (
             lambda a: a["margins"][1].update(row=12),
             "does not belong to this run: .* place 12 .* holds 12; run forsaken",
