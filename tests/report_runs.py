@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from forsaken.auditing.result import Alarm, Audit, Conclusion, Curve, Divergence, Number, Spread
 from forsaken.jobs.certificate import BothWeights, Certificate, Weights, extend
 from forsaken.jobs.certificate import make_certificate as certify
-from forsaken.result import ChainRequest
+from forsaken.result import ChainRequest, Result
 
 CLASSES = ["cat", "dog", "<script>alert(1)</script>", "ship </script>"]
 SIZES = {"kept": 30, "test": 20, "reference": 20}
@@ -121,7 +121,7 @@ def make_certificate(*, signed: bool = True, time: str = "2026-01-03T00:00:00+00
         number=1, time=time, forgotten=12, drift=0.03, accuracy_before=0.95, accuracy_after=0.92, certificate=None
     )
     made = certify(
-        make_result(),
+        Result.model_validate_json(json.dumps(make_result())),
         BothWeights(old=old, new=new),
         ["d" * 64] * 12,
         extend(None, own),
