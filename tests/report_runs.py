@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from forsaken.auditing.result import Alarm, Audit, Claim, Curve, Divergence, Number, Spread
 from forsaken.jobs.certificate import Weights
 from forsaken.jobs.certificate import make_certificate as certify
+from forsaken.result import Result
 
 CLASSES = ["cat", "dog", "<script>alert(1)</script>", "ship </script>"]
 SIZES = {"kept": 30, "test": 20, "reference": 20}
@@ -111,6 +112,11 @@ def make_result(count: int = 12, *, seed: int = 0, classes: list[str] | None = N
         "history": history,
         "provenance": {"time": "2026-01-03T00:00:00+00:00", "versions": {"forsaken": "0.1.0"}},
     }  # fmt: skip
+
+
+def typed(table: dict[str, Any]) -> Result:
+    """The same result as the code reads it."""
+    return Result.model_validate_json(json.dumps(table))
 
 
 def make_certificate(*, signed: bool = True) -> dict[str, Any]:

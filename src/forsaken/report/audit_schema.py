@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from forsaken.result import Count, Number, Part, Share, Table
+from forsaken.result import Count, Document, Number, Part, Share, Table
 
 _MOST = 100_000  # points of a curve, or models of a histogram
 _LONGEST = 5000  # characters of a text; the longest sentence of an audit has some hundred
@@ -92,8 +92,12 @@ class SavedDivergence(Part):
     ceiling: Pair
 
 
-class SavedAudit(Part):
+class SavedAudit(Document):
     """All of audit.json."""
+
+    kind: ClassVar[str] = "forsaken.audit"
+    version: ClassVar[int] = 1
+    remedy: ClassVar[str] = "run forsaken audit again, or restore the file"
 
     profile: Literal["quick", "standard", "full"]
     claim: SavedClaim
