@@ -17,8 +17,9 @@ from baselines import BARE, YARDSTICK, distance
 from common import RESULTS
 
 from forsaken.bench.scenarios.table import SCENARIOS, load_scenario
+from forsaken.references.rows import assign_shards
 from forsaken.unlearning.sisa.method import Sisa
-from forsaken.unlearning.sisa.shards import deal, plan
+from forsaken.unlearning.sisa.shards import plan
 from forsaken.unlearning.sisa.training import kept_stages
 
 TASKS = ("reuters-35-11", "digits", "digits-pictures")
@@ -120,13 +121,13 @@ def sisa_steps(task: str) -> str:
     for seed in found["seeds"]:
         scenario = load_scenario(task, seed=seed)
         epochs, batch = scenario.recipe.epochs, scenario.recipe.batch_size
-        ledger = deal(scenario.train, settings.shards, settings.slices, seed * 10 + 1)
-        gone = ledger.find(scenario.forget)
-        kept = kept_stages(ledger.slices, a_checkpoint, settings.space / settings.shards)
+        sharded = assign_shards(scenario.train, settings.shards, settings.slices, seed * 10 + 1)
+        gone = sharded.find(scenario.forget)
+        kept = kept_stages(sharded.slices, a_checkpoint, settings.space / settings.shards)
         every, needed = [], []
-        for shard in np.unique(ledger.shard[gone]).tolist():
-            first = ledger.slice[gone][ledger.shard[gone] == shard].min()
-            stages = plan(ledger.without(gone).sizes(shard), epochs, batch)
+        for shard in np.unique(sharded.shard[gone]).tolist():
+            first = sharded.slice[gone][sharded.shard[gone] == shard].min()
+            stages = plan(sharded.without(gone).sizes(shard), epochs, batch)
             every += stages
             needed += stages[max((stage for stage in kept if stage < first), default=0) :]
         again = epochs * -(-len(scenario.kept) // batch)

@@ -31,9 +31,8 @@ from torch import Tensor, nn
 
 from forsaken.cli.main import main
 from forsaken.jobs.code import user_code
-from forsaken.jobs.files import inputs_of, outputs_of
-from forsaken.jobs.output import output
-from forsaken.jobs.reading import read_job
+from forsaken.jobs.configuration import read_job
+from forsaken.jobs.output import inputs_of, output, outputs_of
 from forsaken.jobs.references import fit_table
 from forsaken.jobs.run import run_job
 
@@ -336,7 +335,7 @@ class Nursery:
     _CODE = """
 import json, os, signal, sys, traceback
 import filelock, rich.progress, torch._dynamo
-import forsaken.cli.main, forsaken.jobs.output, forsaken.jobs.reading, forsaken.jobs.run, forsaken.report.page
+import forsaken.cli.main, forsaken.jobs.output, forsaken.jobs.configuration, forsaken.jobs.run, forsaken.report.page
 stops, app = {signal.SIGINT, signal.SIGTERM}, forsaken.cli.main.app
 def begun():
     signal.pthread_sigmask(signal.SIG_UNBLOCK, stops)

@@ -19,7 +19,7 @@ from forsaken.auditing.result import Audit
 from forsaken.errors import InputError
 from forsaken.jobs.audit import audit_job, plan_audit
 from forsaken.jobs.code import user_code
-from forsaken.jobs.reading import read_job
+from forsaken.jobs.configuration import read_job
 from forsaken.types import Tick
 
 AUDIT = {"recipe": RECIPE, "models": 4, "nonmembers": "strangers.parquet"}

@@ -17,8 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from forsaken.jobs.reading import read_job
-from forsaken.jobs.settings import TABLES
+from forsaken.jobs.configuration import TABLES, read_job
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"

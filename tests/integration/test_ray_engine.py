@@ -141,9 +141,9 @@ def test_sisa_on_ray_gives_the_same_bits(ray, tmp_path: Path) -> None:
     models = []
     for engine in ("local", "ray"):
         method = Sisa(shards=2, slices=4, engine=engine)
-        readied = method.prepare(training, data, seed=3, folder=tmp_path / engine)
-        forgotten = method(readied.model, data.inputs[:3])
-        models.append((fingerprint(readied.model), fingerprint(forgotten.model)))
+        prepared = method.prepare(training, data, seed=3, folder=tmp_path / engine)
+        forgotten = method(prepared.model, data.inputs[:3])
+        models.append((fingerprint(prepared.model), fingerprint(forgotten.model)))
     assert models[0] == models[1]
     names = [sorted(p.relative_to(tmp_path / e) for p in (tmp_path / e).rglob("*")) for e in ("local", "ray")]
     assert names[0] == names[1]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from forsaken.bench.trial import Stage, View, prepare
-from forsaken.jobs.files import KIND, SCHEMA
+from forsaken.jobs.output import KIND, SCHEMA
 from forsaken.jobs.summary import by_class, layers, sample_table
 from forsaken.metrics import separation
 from forsaken.models.logits import posteriors

@@ -48,8 +48,8 @@ def audit(
     from forsaken.engine import check_engine
     from forsaken.jobs.audit import plan_audit
     from forsaken.jobs.code import user_code
+    from forsaken.jobs.configuration import read_job
     from forsaken.jobs.output import held
-    from forsaken.jobs.reading import read_job
 
     check_engine(engine)
     read = read_job(job)
@@ -84,7 +84,7 @@ def _audited(plan: Plan, engine: str) -> Audit:
 
 
 def _tell(folder: Path, found: Audit) -> None:
-    from forsaken.jobs.files import AUDIT, REPORT
+    from forsaken.jobs.output import AUDIT, REPORT
 
     console = Console()
     for name, sentence in (("Shown", found.claim.shown), ("Not shown", found.claim.not_shown)):

@@ -92,8 +92,8 @@ def revert(
 
 def _change(mask: Path, job: Path, out: Path, weights: Path | None, force: bool, as_json: bool, *, undo: bool) -> None:
     from forsaken.jobs.code import user_code
+    from forsaken.jobs.configuration import read_job
     from forsaken.jobs.formats import load_model
-    from forsaken.jobs.reading import read_job
     from forsaken.unlearning.forsaken.mask import Mask
 
     found, read = Mask.load(mask), read_job(job)

@@ -47,7 +47,7 @@ def fit(
     """
     from forsaken.engine import check_engine
     from forsaken.jobs.code import user_code
-    from forsaken.jobs.reading import read_job
+    from forsaken.jobs.configuration import read_job
     from forsaken.jobs.references import fit_table
 
     check_engine(engine)
@@ -82,7 +82,7 @@ def extend(job: JobFile = Path(NAME), as_json: AsJson = False) -> None:
     Example: forsaken references extend forsaken.toml
     """
     from forsaken.jobs.code import user_code
-    from forsaken.jobs.reading import read_job
+    from forsaken.jobs.configuration import read_job
     from forsaken.jobs.references import extend_table
 
     read = read_job(job)

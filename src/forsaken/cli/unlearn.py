@@ -19,8 +19,8 @@ from forsaken.progress import bars
 from forsaken.types import Tick
 
 if TYPE_CHECKING:
+    from forsaken.jobs.configuration import Job
     from forsaken.jobs.run import Outcome
-    from forsaken.jobs.settings import Job
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
@@ -37,7 +37,7 @@ def unlearn(
     Example: forsaken unlearn forsaken.toml --dry-run
     """
     from forsaken.jobs.code import user_code
-    from forsaken.jobs.reading import read_job
+    from forsaken.jobs.configuration import read_job
 
     read = read_job(job)
     if dry_run:
@@ -58,8 +58,7 @@ def unlearn(
 
 
 def _run(job: Job, folder: Path, force: bool) -> tuple[Outcome, list[str]]:
-    from forsaken.jobs.files import RECORD_KEY, inputs_of, outputs_of
-    from forsaken.jobs.output import output
+    from forsaken.jobs.output import RECORD_KEY, inputs_of, output, outputs_of
     from forsaken.jobs.run import run_job
     from forsaken.report.page import write_report
 

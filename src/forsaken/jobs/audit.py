@@ -27,14 +27,13 @@ from forsaken.data.samples import Samples
 from forsaken.errors import ForsakenError, InputError, OutputError, SettingsError, UnknownNameError
 from forsaken.jobs.certificate import Certificate, file_hash, settings_hash
 from forsaken.jobs.code import UserModel, inherited
-from forsaken.jobs.files import AUDIT, AUDIT_MODELS, CERTIFICATE, RECORD_KEY, RESULT, check_there, weights_name
+from forsaken.jobs.configuration import LEAST, MOST, Job, by_references, method_of, target_of
 from forsaken.jobs.formats import EstimatorFile, Format, load_model
 from forsaken.jobs.judge import oracle_of
-from forsaken.jobs.method import by_references, method_of, target_of
+from forsaken.jobs.output import AUDIT, AUDIT_MODELS, CERTIFICATE, RECORD_KEY, RESULT, check_there, weights_name
 from forsaken.jobs.references import Refit, training_of, training_problems
-from forsaken.jobs.rows import STRANGERS, Reader, Rows
-from forsaken.jobs.sets import Sets, prepared_for, read_sets
-from forsaken.jobs.settings import LEAST, MOST, Job
+from forsaken.jobs.rows import NONMEMBERS, Reader, Rows
+from forsaken.jobs.sets import JobSets, prepared_for, read_sets
 from forsaken.metrics import FEW
 from forsaken.models.logits import posteriors
 from forsaken.models.train import Training, steps_of, train
@@ -49,7 +48,7 @@ _SHORT = 5.0  # seconds; a fit that is faster is timed once more, without what t
 _QUICK = 'profile = "quick" works'
 _STANDARD = 'profile = "standard" works'
 _MODEL = UserModel("it was audited", memory="train fewer models, or use a GPU")
-_SETS = {name: name for name in ("forget", "kept", "retain", "test", "reference")} | {"nonmembers": "strangers"}
+_SETS = ("forget", "kept", "retain", "test", "reference", "nonmembers")
 
 # What to do in a job file about an error of `forsaken.audit`, by the argument that the error is about.
 _REMEDIES = {
@@ -124,7 +123,7 @@ class AuditInputs:
         The model before.
     after : Module or estimator
         The model that is said to have forgotten.
-    sets : Sets
+    sets : JobSets
         The data, with all of the training data.
     oracle, retrained
         The judge of membership and the retrained model, where the job names them.
@@ -136,7 +135,7 @@ class AuditInputs:
 
     loaded: Format
     after: Any
-    sets: Sets
+    sets: JobSets
     oracle: ShadowOracle | None
     retrained: Any
     training: Training | Refit | None
@@ -183,7 +182,7 @@ def audit_job(plan: Plan, progress: Progress = silent, *, engine: str = "local")
                 retain=sets.retain,
                 test=sets.test,
                 reference=sets.reference,
-                nonmembers=sets.strangers,
+                nonmembers=sets.nonmembers,
                 retrained=read.retrained,
                 oracle=read.oracle,
                 training=read.training,
@@ -227,10 +226,7 @@ def audit_cost(plan: Plan, progress: Progress = silent) -> dict[str, Any]:
         "unlearning_seconds": unlearning,
         "seconds": training + unlearning,
         "not_counted": NOT_COUNTED[plan.profile],
-        "counts": {
-            name: None if (part := getattr(read.sets, kept_as)) is None else len(part)
-            for name, kept_as in _SETS.items()
-        },
+        "counts": {name: None if (part := read.sets.get(name)) is None else len(part) for name in _SETS},
         "notes": [*read.sets.notes, *read.warnings],
     }
 
@@ -320,7 +316,7 @@ def read_inputs(plan: Plan, progress: Progress = silent) -> AuditInputs:
     return AuditInputs(loaded, after, sets, oracle, retrained, training, warnings)
 
 
-def _check_forgotten(job: Job, folder: Path, certificate: Certificate, sets: Sets, answers: Array) -> list[str]:
+def _check_forgotten(job: Job, folder: Path, certificate: Certificate, sets: JobSets, answers: Array) -> list[str]:
     """Raise an error unless the forget set is the certificate's; return a warning where that is not sure.
 
     The keyed hashes are proof. Without the key, the old model's answers are compared with those in result.json.
@@ -360,7 +356,7 @@ def _answered_alike(path: Path, answers: Array) -> bool:
         return True  # the report, which reads the same file, says what is wrong with it
 
 
-def _odd_labels(sets: Sets, answers: Array) -> list[str]:
+def _odd_labels(sets: JobSets, answers: Array) -> list[str]:
     """Return a warning where the old model answers few records to forget with their labels."""
     if sets.forget.labels is None:
         return []
@@ -373,8 +369,8 @@ def _odd_labels(sets: Sets, answers: Array) -> list[str]:
     ]
 
 
-def _check_labels(sets: Sets) -> None:
-    parts = {"forget": sets.forget, "train": sets.kept, "test": sets.test, STRANGERS: sets.strangers}
+def _check_labels(sets: JobSets) -> None:
+    parts = {"forget": sets.forget, "train": sets.kept, "test": sets.test, NONMEMBERS: sets.nonmembers}
     wrong = [name for name, part in parts.items() if part is not None and part.labels is None]
     lines = [f"{name} has no labels, or some that are none of the model's classes" for name in wrong]
     if sets.kept is None:
@@ -384,7 +380,7 @@ def _check_labels(sets: Sets) -> None:
         raise InputError(f"models cannot be trained and compared on these data; give the labels that were used{listed}")
 
 
-def _prepared_by_fitted_steps(job: Job, loaded: Format, sets: Sets) -> bool:
+def _prepared_by_fitted_steps(job: Job, loaded: Format, sets: JobSets) -> bool:
     """Return whether steps of a pipeline, which are not fitted anew, stand between the records and the classifier."""
     content = sets.rows["forget"].content
     if not isinstance(loaded, EstimatorFile) or not isinstance(content, Records) or job.data.prepare is not None:
@@ -393,11 +389,11 @@ def _prepared_by_fitted_steps(job: Job, loaded: Format, sets: Sets) -> bool:
     return content.kind == "text" or not all(np.array_equal(given, leaf) for leaf in leaves(sets.forget.inputs))
 
 
-def _retrained(job: Job, sets: Sets, warnings: list[str]) -> Any:
+def _retrained(job: Job, sets: JobSets, warnings: list[str]) -> Any:
     if job.oracle is None or job.oracle.retrained is None:
         return None
     other = load_model(job, job.resolve(job.oracle.retrained))
-    own, ours = (leaves(each.forget.inputs) for each in (prepared_for(job, other, sets), sets))
+    own, ours = (leaves(each.inputs) for each in (prepared_for(job, other, sets)["forget"], sets.forget))
     if len(own) == len(ours) and all(torch.equal(one, two) for one, two in zip(own, ours, strict=True)):
         return other.model
     warnings.append(
@@ -407,7 +403,7 @@ def _retrained(job: Job, sets: Sets, warnings: list[str]) -> Any:
     return None
 
 
-def held_out_of(job: Job, certificate: Certificate, sets: Sets) -> HeldOut | None:
+def held_out_of(job: Job, certificate: Certificate, sets: JobSets) -> HeldOut | None:
     """Return how reference models like those of the run's table are made; None where the run used no table.
 
     The table itself is not needed, since the run advised to delete it: the certificate says how its folds were drawn,

@@ -26,10 +26,10 @@ from forsaken.data.readers import INPUT_KEYS, picture_files
 from forsaken.data.records import Records
 from forsaken.data.samples import Samples
 from forsaken.errors import DataError, DataNotFoundError, ForsakenError, InputError, OutputError, UnknownNameError
-from forsaken.jobs.files import COPIES
-from forsaken.jobs.files import ROWS as ROWS_FILE
+from forsaken.jobs.configuration import Job
+from forsaken.jobs.output import COPIES
+from forsaken.jobs.output import ROWS as ROWS_FILE
 from forsaken.jobs.rows import Rows, comparable
-from forsaken.jobs.settings import Job
 from forsaken.types import Array, Progress
 
 _BOM = b"\xef\xbb\xbf"

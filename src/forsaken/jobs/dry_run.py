@@ -9,13 +9,12 @@ from typing import Any
 from forsaken._keys import read_record_key, read_signing_key
 from forsaken.errors import NotHeldOutError
 from forsaken.jobs.certificate import find_previous
-from forsaken.jobs.files import check_there
+from forsaken.jobs.configuration import Job, by_references, method_of
 from forsaken.jobs.judge import PARTS, STAGE, Views, doubts, look, numbers
-from forsaken.jobs.method import by_references, method_of
+from forsaken.jobs.output import check_there
 from forsaken.jobs.references import absent, debts
 from forsaken.jobs.run import Prepared, prepare_job, unlearn_prepared
-from forsaken.jobs.sets import Sets
-from forsaken.jobs.settings import Job
+from forsaken.jobs.sets import JobSets
 from forsaken.models.logits import as_module
 from forsaken.types import Progress, Tick, silent
 from forsaken.unlearning.forsaken.aims import OUT_OF_FOLD
@@ -56,7 +55,7 @@ def dry_run(job: Job, progress: Progress = silent) -> dict[str, Any]:
     ready = prepare_job(job, progress)
     reading = time.perf_counter() - start
     sets, method = ready.sets, method_of(job)
-    before = look(ready.loaded.model, sets, ready.loaded.forward, progress, 0)
+    before = look(ready.loaded.model, sets.parts, ready.loaded.forward, progress, 0)
     whole = 3 * len(PARTS)
     progress(Tick(STAGE, whole, whole))  # one model is all that there is to judge here
     found = numbers(Views(before, before, None), ready.oracle, sets)
@@ -185,7 +184,7 @@ def _missing(ready: Prepared, target: str) -> list[dict[str, Any]]:
     return found
 
 
-def _compared(sets: Sets) -> str:
+def _compared(sets: JobSets) -> str:
     if sets.test is None:
         return "without reference samples there is nothing to compare the forgotten ones with"
     return "without reference samples the forgotten ones are compared with test samples, which may be unlike them"

@@ -26,7 +26,7 @@ from forsaken.data.records import Records
 from forsaken.errors import DataNotFoundError, InputError, ModelError, SettingsError
 from forsaken.jobs.archive import checked_archive
 from forsaken.jobs.code import call, find
-from forsaken.jobs.settings import Job
+from forsaken.jobs.configuration import Job
 from forsaken.models.logits import Forward, LinearModel
 
 

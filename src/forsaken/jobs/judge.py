@@ -11,9 +11,9 @@ import numpy as np
 from forsaken.auditing.verdict import judge, members
 from forsaken.data.samples import Samples
 from forsaken.errors import SettingsError
+from forsaken.jobs.configuration import Job
 from forsaken.jobs.formats import Format, load_model
-from forsaken.jobs.sets import Sets, prepared_for
-from forsaken.jobs.settings import Job
+from forsaken.jobs.sets import JobSets, prepared_for
 from forsaken.jobs.summary import by_class
 from forsaken.metrics import separation
 from forsaken.models.logits import Forward, posteriors
@@ -46,18 +46,19 @@ class Views:
         }
 
 
-def look(model: object, sets: Sets, forward: Forward | None, progress: Progress, done: int) -> dict[str, Array]:
-    """Return a model's posteriors on every set that there is."""
-    parts = {name: samples for name in PARTS if (samples := getattr(sets, name)) is not None}
+def look(
+    model: object, parts: Mapping[str, Samples], forward: Forward | None, progress: Progress, done: int
+) -> dict[str, Array]:
+    """Return a model's posteriors on every set that is judged."""
     found = {}
-    for name, samples in parts.items():
+    for name, samples in ((name, parts[name]) for name in PARTS if name in parts):
         found[name] = posteriors(model, Samples(samples.inputs), forward=forward)
         done += 1
         progress(Tick(STAGE, done, 3 * len(PARTS)))
     return found
 
 
-def oracle_of(job: Job, sets: Sets, loaded: Format) -> ShadowOracle | None:
+def oracle_of(job: Job, sets: JobSets, loaded: Format) -> ShadowOracle | None:
     """Return the oracle that the job names: read from its file, or fitted on its shadow model."""
     settings = job.oracle
     if settings is None:
@@ -68,18 +69,16 @@ def oracle_of(job: Job, sets: Sets, loaded: Format) -> ShadowOracle | None:
         return None
     shadow = load_model(job, job.resolve(settings.weights))
     own = prepared_for(job, shadow, sets)
-    if own.members is None or own.nonmembers is None:
-        return None
     return ShadowOracle.fit(
         shadow.model,
-        members=Samples(own.members.inputs),
-        nonmembers=Samples(own.nonmembers.inputs),
+        members=Samples(own["shadow_members"].inputs),
+        nonmembers=Samples(own["shadow_nonmembers"].inputs),
         forward=loaded.forward,
         seed=job.method.seed,
     )
 
 
-def numbers(views: Views, oracle: ShadowOracle | None, sets: Sets) -> dict[str, Any]:
+def numbers(views: Views, oracle: ShadowOracle | None, sets: JobSets) -> dict[str, Any]:
     """Return the result's numbers. What cannot be known is None, never a guess."""
     if oracle is not None and oracle.classes != views.before["forget"].shape[1]:
         raise SettingsError(
@@ -112,7 +111,7 @@ def numbers(views: Views, oracle: ShadowOracle | None, sets: Sets) -> dict[str, 
     }
 
 
-def doubts(found: Mapping[str, Any], sets: Sets) -> list[str]:
+def doubts(found: Mapping[str, Any], sets: JobSets) -> list[str]:
     """Return what looks wrong with the data themselves."""
     truth = _truth(sets)
     if truth is None or found["accuracy_before"] is None:
@@ -126,7 +125,7 @@ def doubts(found: Mapping[str, Any], sets: Sets) -> list[str]:
     ]
 
 
-def _truth(sets: Sets) -> Array | None:
+def _truth(sets: JobSets) -> Array | None:
     return None if sets.test is None or sets.test.labels is None else sets.test.labels.numpy()
 
 

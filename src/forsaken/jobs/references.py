@@ -32,14 +32,11 @@ from forsaken.errors import (
 )
 from forsaken.jobs.certificate import ReferenceTable, file_hash
 from forsaken.jobs.code import UserModel, call, find, inherited
-from forsaken.jobs.files import REFERENCES, REFERENCES_KEY, inputs_of
+from forsaken.jobs.configuration import LARGEST_SEED, NAME, Job, ReferenceSettings, method_of, read_job
 from forsaken.jobs.formats import PROGRAM, SKOPS, EstimatorFile, Format, load_model
-from forsaken.jobs.method import method_of
-from forsaken.jobs.output import held
-from forsaken.jobs.reading import read_job
+from forsaken.jobs.output import REFERENCES, REFERENCES_KEY, held, inputs_of
 from forsaken.jobs.rows import Reader, Rows
-from forsaken.jobs.sets import Sets, read_train, read_unseen
-from forsaken.jobs.settings import LARGEST_SEED, NAME, Job, ReferenceSettings
+from forsaken.jobs.sets import JobSets, read_train, read_unseen
 from forsaken.models.logits import LinearModel, as_module
 from forsaken.models.train import Training
 from forsaken.models.weights import fingerprint
@@ -447,7 +444,7 @@ def table_for(job: Job, loaded: Format, classes: int) -> Table:
 
 
 def hand_on(
-    read: Table, job: Job, loaded: Format, sets: Sets, after: Any, folder: Path, progress: Progress = silent
+    read: Table, job: Job, loaded: Format, sets: JobSets, after: Any, folder: Path, progress: Progress = silent
 ) -> HandedOn:
     """Write the table without the forgotten rows to `folder`, with the curvature of the model `after`.
 
@@ -515,7 +512,7 @@ def _network_of(job: Job, loaded: Format) -> Callable[[], nn.Module]:
     return build
 
 
-def _forgotten_before(table: References, sets: Sets) -> list[str]:
+def _forgotten_before(table: References, sets: JobSets) -> list[str]:
     """Warn of training samples that are to be kept and that earlier runs took out of the table."""
     parts = [part for part in (sets.retain, sets.kept) if part is not None]
     count = sum(len(absent(table, part)) for part in parts)
@@ -532,7 +529,7 @@ def _forget(
     gone: Samples,
     job: Job,
     loaded: Format,
-    sets: Sets,
+    sets: JobSets,
     after: Any,
     warnings: list[str],
     progress: Progress,

@@ -19,10 +19,10 @@ from forsaken.data.samples import Samples
 from forsaken.data.tables import LABEL, from_table, read_csv, read_parquet
 from forsaken.errors import DataError, DataNotFoundError, EmptyError, InputError
 from forsaken.jobs.code import call, find
-from forsaken.jobs.settings import Job, Source
+from forsaken.jobs.configuration import Job, Source
 from forsaken.types import Array, Progress, silent
 
-STRANGERS = "[audit] nonmembers"  # as messages call them; [oracle] has nonmembers of its own
+NONMEMBERS = "[audit] nonmembers"  # as messages call them; [oracle] has nonmembers of its own
 
 _TABLES = {".csv": read_csv, ".parquet": read_parquet}
 _SECRET = ("forget", "retain", "train")  # sets that hold records to forget, or may
@@ -32,11 +32,10 @@ _DRAWS = {
     "retain": Purpose.JOB_RETAIN,
     "train": Purpose.JOB_TRAIN,
     "test": Purpose.JOB_TEST,
-    "members": Purpose.JOB_MEMBERS,
-    "nonmembers": Purpose.JOB_NONMEMBERS,
-    STRANGERS: Purpose.JOB_STRANGERS,
+    "[oracle] members": Purpose.JOB_MEMBERS,
+    "[oracle] nonmembers": Purpose.JOB_NONMEMBERS,
+    NONMEMBERS: Purpose.JOB_STRANGERS,
 }
-_HOMES = {"members": "[oracle] members", "nonmembers": "[oracle] nonmembers", STRANGERS: STRANGERS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +169,7 @@ class Reader:
         return Rows(name, records, name, np.arange(len(records)), records.columns.get(column or ""), path)
 
     def _function(self, name: str, source: Source) -> Rows:
-        key = _HOMES.get(name, f"[data] {name}")
+        key = name if name.startswith("[") else f"[data] {name}"
         function = find(str(source.python), key)
         secret = name in _SECRET
         found = call(function, f"{key} = {source.python!r}", secret=secret, **source.arguments)

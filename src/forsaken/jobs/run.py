@@ -16,7 +16,7 @@ from forsaken._files import write_atomically
 from forsaken._keys import key_warning, new_record_key, read_record_key, read_signing_key, write_record_key
 from forsaken.data.record_hashes import record_hashes
 from forsaken.data.records import Records
-from forsaken.errors import ForsakenError, OutputError, OverlapError, SettingsError
+from forsaken.errors import ForsakenError, OutputError, SettingsError
 from forsaken.jobs.certificate import FILE as CERTIFICATE
 from forsaken.jobs.certificate import (
     Certificate,
@@ -30,14 +30,13 @@ from forsaken.jobs.certificate import (
 )
 from forsaken.jobs.cleaning import clean
 from forsaken.jobs.code import UserModel
-from forsaken.jobs.files import ARRAYS, KIND, MASK, RECORD_KEY, RESULT, SCHEMA, check_there, weights_name
+from forsaken.jobs.configuration import Job, by_references, method_of
 from forsaken.jobs.formats import Format, load_model
 from forsaken.jobs.judge import STAGE, Views, doubts, look, numbers, oracle_of
-from forsaken.jobs.method import by_references, method_of
+from forsaken.jobs.output import ARRAYS, KIND, MASK, RECORD_KEY, RESULT, SCHEMA, check_there, weights_name
 from forsaken.jobs.references import HandedOn, Table, hand_on, key_place, table_for
 from forsaken.jobs.rows import Reader
-from forsaken.jobs.sets import Sets, prepared_for, read_sets
-from forsaken.jobs.settings import Job
+from forsaken.jobs.sets import JobSets, prepared_for, read_sets
 from forsaken.jobs.summary import layers, sample_table
 from forsaken.models.logits import as_module
 from forsaken.models.weights import drift, fingerprint
@@ -56,7 +55,7 @@ class Prepared:
 
     job: Job
     loaded: Format
-    sets: Sets
+    sets: JobSets
     oracle: ShadowOracle | None
     table: Table | None
 
@@ -106,11 +105,6 @@ def unlearn_prepared(ready: Prepared, progress: Progress = silent, **changes: An
                 seed=job.method.seed,
                 progress=progress,
             )
-    except OverlapError as error:
-        raise error.at(
-            remedy="leave those records out of the set or, where the records differ, see why they are the same to the "
-            "model"
-        ) from error
     except ForsakenError as error:
         if error.field not in remedies or not error.remedy:
             raise
@@ -216,8 +210,8 @@ def _write_weights(ready: Prepared, unlearned: Unlearned[Any], old: Path, goal: 
 
 def _views(ready: Prepared, after: object, progress: Progress) -> Views:
     sets, forward = ready.sets, ready.loaded.forward
-    first = look(ready.loaded.model, sets, forward, progress, 0)
-    second = look(after, sets, forward, progress, 4)
+    first = look(ready.loaded.model, sets.parts, forward, progress, 0)
+    second = look(after, sets.parts, forward, progress, 4)
     oracle = ready.job.oracle
     third = None
     if oracle is not None and oracle.retrained is not None:
@@ -262,7 +256,7 @@ def _details(
     }
 
 
-def _counts(sets: Sets) -> dict[str, int | None]:
+def _counts(sets: JobSets) -> dict[str, int | None]:
     train = sets.rows.get("train")
     return {
         "forget": len(sets.forget),

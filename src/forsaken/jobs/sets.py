@@ -1,4 +1,4 @@
-"""The sets of a job as a model takes them, and what of each is used for what."""
+"""The sets of a job: which rows play which role, as samples that the model takes."""
 
 from __future__ import annotations
 
@@ -9,61 +9,164 @@ from typing import Any
 import numpy as np
 import torch
 
+from forsaken._random import Purpose, generator
 from forsaken.data.duplicates import content_keys
 from forsaken.data.nest import shape_of
 from forsaken.data.records import Records
 from forsaken.data.samples import Samples
-from forsaken.errors import InputError
-from forsaken.jobs.choosing import aligned, choose
+from forsaken.errors import InputError, OverlapError
 from forsaken.jobs.code import call, find
+from forsaken.jobs.configuration import Job, Source
 from forsaken.jobs.formats import Format
-from forsaken.jobs.rows import STRANGERS, Reader, Rows
-from forsaken.jobs.settings import Job, Source
+from forsaken.jobs.rows import NONMEMBERS, Reader, Rows
 from forsaken.models.logits import predict_logits
+from forsaken.sets import ROLES, Sets
 from forsaken.types import Array
+
+_JUDGED = 2000  # training rows, at most, that tell whether what should be kept was kept
+_GIVEN = ("a forget, reference or retain sample", "given to the method")
+_STRANGE = (f"one of {NONMEMBERS}", f"among {NONMEMBERS}")
+_SPLIT = f"name other ones, or split the reference set: one part for [data] reference, the rest for {NONMEMBERS}"
+_RETAIN_SHARE, _RETAIN_LEAST = 0.01, 50  # of the training data, where no retain set is named
+
+
+def choose(job: Job, reader: Reader, *, audit: bool = False) -> tuple[dict[str, Rows], list[str]]:
+    """Return the rows of every set, by name, and what was done in place of something that was not given.
+
+    Beside the sets that the job names there are "kept", training rows that are neither forgotten nor retained, and
+    "retain", where the training data are there to draw it from. References and test rows that are training rows too
+    are left out: the model was trained on them. For an `audit` every such training row is kept, since models are
+    trained on them, and the strangers of [audit] are there too; what the method is given is the same.
+    """
+    rows = {name: found for name in job.data.sets if (found := reader.given(name)) is not None}
+    if job.oracle is not None and job.oracle.members is not None and job.oracle.nonmembers is not None:
+        rows["shadow_members"] = reader.named("[oracle] members", job.oracle.members)
+        rows["shadow_nonmembers"] = reader.named("[oracle] nonmembers", job.oracle.nonmembers)
+    if audit and job.audit.nonmembers is not None:
+        rows["nonmembers"] = reader.named(NONMEMBERS, job.audit.nonmembers)
+    rows = {name: aligned(part, rows.get("train", rows["forget"])) for name, part in rows.items()}
+    notes: list[str] = []
+    seed = job.method.seed
+    if "train" in rows:
+        for name in ("reference", "test", "nonmembers"):
+            if name in rows:
+                rows[name] = _untrained(rows[name], rows["train"], rows["forget"], notes)
+        if "retain" not in rows:
+            drawn = _retain(rows["train"], rows["forget"], seed)
+            if drawn is not None:
+                rows["retain"] = drawn
+                notes.append(f"no retain samples were named: {len(drawn)} were drawn from the training data")
+        kept = _kept(rows, seed, most=None if audit else _JUDGED)
+        if kept is not None:
+            rows["kept"] = kept
+    given = [rows[name] for name in ("forget", "reference", "retain") if name in rows]
+    for name in ("nonmembers", "test"):
+        if name in rows:
+            rows[name] = _unused(rows[name], given, *_GIVEN, notes)
+    if "nonmembers" in rows and "test" in rows:
+        rows["test"] = _unused(rows["test"], [rows["nonmembers"]], *_STRANGE, notes)
+    return rows, notes
+
+
+def aligned(part: Rows, model: Rows) -> Rows:
+    """Return rows whose columns stand in the order of `model`'s: features are known by name, not by place."""
+    own, wanted = part.content, model.content
+    if not isinstance(own, Records) or not isinstance(wanted, Records) or own.fields == wanted.fields:
+        return part
+    if not own.fields or not wanted.fields:
+        return part
+    if set(own.fields) != set(wanted.fields):
+        absent, strange = sorted(set(wanted.fields) - set(own.fields)), sorted(set(own.fields) - set(wanted.fields))
+        told = [f"lacks {absent[0]!r}"] if absent else []
+        told += [f"has {strange[0]!r} besides"] if strange else []
+        raise InputError(
+            f"the columns of {part.name} and {model.name} differ: {part.name} {' and '.join(told)}; give both the same"
+        )
+    order = [own.fields.index(name) for name in wanted.fields]
+    return replace(part, content=replace(own, content=own.content[:, order], fields=wanted.fields))
+
+
+def _untrained(part: Rows, train: Rows, forget: Rows, notes: list[str]) -> Rows:
+    """Return the rows that are not in the training data; those that are to be forgotten stay, as an error to tell."""
+    inside = ~part.apart_from([train]) & part.apart_from([forget])
+    if inside.all():
+        raise InputError(
+            f"every {part.name} sample is in the training data, expected samples that the model was never trained on; "
+            "name others"
+        )
+    if not inside.any():
+        return part
+    notes.append(f"{inside.sum()} of {len(part)} {part.name} samples are in the training data, and are left out")
+    return part.take(np.flatnonzero(~inside))
+
+
+def _retain(train: Rows, forget: Rows, seed: int) -> Rows | None:
+    free = train.apart_from([forget])
+    if not free.any():
+        return None
+    # At most half, or nothing would be left to see what was kept.
+    count = min(max(_RETAIN_LEAST, int(len(train) * _RETAIN_SHARE)), max(1, int(free.sum()) // 2))
+    order = generator(seed, Purpose.JOB_DRAWN_RETAIN).permutation(len(train))
+    return train.take(np.sort(order[free[order]][:count]), "retain")
+
+
+def _kept(rows: dict[str, Rows], seed: int, most: int | None) -> Rows | None:
+    others = [rows[name] for name in ("forget", "retain") if name in rows]
+    left = rows["train"].without(others)
+    if left is None:
+        return None
+    return left.take(np.sort(generator(seed, Purpose.JOB_JUDGED_KEPT).permutation(len(left))[:most]), "kept")
+
+
+def _unused(part: Rows, others: list[Rows], each: str, all_of_them: str, notes: list[str]) -> Rows:
+    """Return a set without what is used otherwise: no number is honest on rows that the method was given."""
+    left = part.without(others)
+    if left is None:
+        remedy = _SPLIT if part.name == NONMEMBERS else "name other ones"
+        raise InputError(f"every {part.name} sample is also {each}, so none is left to measure anything on; {remedy}")
+    gone = len(part) - len(left)
+    if gone:
+        notes.append(f"{gone} {part.name} samples are also {all_of_them}, and are left out of the {part.name}")
+    return left
+
 
 # Whose labels must be the model's classes; others may have classes of their own, and then nobody reads them.
 _LABELLED = ("retain", "kept", "test", "train")
 
 
-@dataclass(frozen=True, slots=True)
-class Sets:
-    """Everything that a run reads, as samples.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class JobSets(Sets):
+    """The samples of a job by role (see `Sets`), and what else is known about them.
+
+    `kept` is a part of the training data, unless the sets are read for an audit; `nonmembers`, the samples of [audit]
+    nonmembers, are there for an audit alone.
 
     Attributes
     ----------
-    forget, reference, retain : Samples
-        What the method gets; the last two may be None.
-    kept : Samples or None
-        Training samples that are neither forgotten nor retained, to see whether they were kept.
-    test : Samples or None
-        Labelled samples for the accuracy; those drawn as references are not among them.
-    members, nonmembers : Samples or None
-        Of the oracle's shadow model.
+    shadow_members, shadow_nonmembers : Samples or None
+        What the shadow model of [oracle] was trained on, and what it was not trained on.
     rows : dict of str to Rows
-        The rows behind the sets, the training data too.
+        The rows behind the sets by name: roles, "train", "shadow_members" and "shadow_nonmembers".
     classes : tuple of str
         The names of the classes, in the order of the logits.
     notes : list of str
-        What was done in place of something that was not given.
-    strangers : Samples or None
-        Of an audit: samples like the forgotten ones that the model was never trained on.
+        What was done in place of something that the job does not give.
     """
 
-    forget: Samples
-    reference: Samples | None
-    retain: Samples | None
-    kept: Samples | None
-    test: Samples | None
-    members: Samples | None
-    nonmembers: Samples | None
+    shadow_members: Samples | None = None
+    shadow_nonmembers: Samples | None = None
     rows: dict[str, Rows]
     classes: tuple[str, ...]
     notes: list[str] = field(default_factory=list)
-    strangers: Samples | None = None
+
+    @property
+    def parts(self) -> dict[str, Samples]:
+        """The sets that there are, by name."""
+        names = (*ROLES, "shadow_members", "shadow_nonmembers")
+        return {name: part for name in names if (part := self.get(name)) is not None}
 
 
-def read_sets(job: Job, loaded: Format, reader: Reader, *, audit: bool = False) -> Sets:
+def read_sets(job: Job, loaded: Format, reader: Reader, *, audit: bool = False) -> JobSets:
     """Read, choose and prepare every set that the job names; for an `audit` all of the training data."""
     rows, notes = choose(job, reader, audit=audit)
     wanted = [name for name in rows if name != "train"]
@@ -76,9 +179,13 @@ def read_sets(job: Job, loaded: Format, reader: Reader, *, audit: bool = False) 
     classes = _class_names(job, loaded, rows, count, notes)
     for name in wanted:
         ready[name] = _numbered(ready[name], rows[name], classes, count, loaded)
-    parts = {name: ready.get(name) for name in ("reference", "retain", "kept", "test", "members", "nonmembers")}
-    parts["strangers"] = ready.get(STRANGERS)
-    return Sets(forget=ready["forget"], **parts, rows=rows, classes=tuple(classes), notes=notes)
+    try:
+        return JobSets(**ready, rows=rows, classes=tuple(classes), notes=notes)
+    except OverlapError as error:
+        raise error.at(
+            remedy="leave those records out of the set or, where the records differ, see why they are the same to the "
+            "model"
+        ) from None
 
 
 def read_train(job: Job, loaded: Format, reader: Reader) -> tuple[Samples, Rows, int]:
@@ -117,15 +224,13 @@ def _bases(job: Job, source: Source) -> list[Source]:
     return found
 
 
-def prepared_for(job: Job, other: Format, sets: Sets) -> Sets:
-    """Return the sets as another model takes them: one with steps of its own before the classifier prepares anew."""
+def prepared_for(job: Job, other: Format, sets: JobSets) -> dict[str, Samples]:
+    """Return the samples by name as another model takes them: a pipeline has preparing steps of its own."""
+    parts = sets.parts
     if job.data.prepare is not None or type(other).prepare is Format.prepare:
-        return sets
-    names = [name for name in ("forget", "kept", "test", "reference", "members", "nonmembers") if name in sets.rows]
-    made = _preparation(job, other)([sets.rows[name] for name in names])
-    labels = {name: getattr(sets, name).labels for name in names}
-    found: dict[str, Any] = {name: Samples(new.inputs, labels[name]) for name, new in zip(names, made, strict=True)}
-    return replace(sets, **found)
+        return parts
+    made = _preparation(job, other)([sets.rows[name] for name in parts])
+    return {name: Samples(new.inputs, parts[name].labels) for name, new in zip(parts, made, strict=True)}
 
 
 def _apart(samples: Samples, rows: Rows, forget: Samples, forgotten: Rows, notes: list[str]) -> tuple[Samples, Rows]:

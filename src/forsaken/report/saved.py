@@ -12,7 +12,7 @@ import numpy as np
 
 from forsaken.errors import OutputError
 from forsaken.jobs.certificate import Certificate
-from forsaken.jobs.files import ARRAYS, AUDIT, CERTIFICATE, REPORT, RESULT
+from forsaken.jobs.output import ARRAYS, AUDIT, CERTIFICATE, REPORT, RESULT
 from forsaken.report.audit_schema import SavedAudit
 from forsaken.result import Result
 from forsaken.types import Array

@@ -12,7 +12,7 @@ from forsaken._random import Purpose, generator
 from forsaken.errors import ModelError
 from forsaken.models.logits import predict_logits
 from forsaken.unlearning.base import About, Details, Request
-from forsaken.unlearning.descent import Descent, course, divergence, fresh
+from forsaken.unlearning.descent import Descent, descent_run, divergence, fresh
 from forsaken.unlearning.settings import number
 
 
@@ -54,14 +54,14 @@ class BadTeacher(Descent):
                 f"training builds a network of {bad.shape[1]} classes, but the model has {good.shape[1]}; give the "
                 "training that the model came from"
             )
-        with course(self, student, request) as way:
-            retain, forget = way.place(kept, good), way.place(request.forget, bad)
-            for _ in way.epochs(self.epochs * way.steps(retain, forget)):
-                for keep, lose in way.pairs(retain, forget):
-                    anchor = divergence(keep.taught, way.logits(keep))
-                    distance = divergence(lose.taught, way.logits(lose))
-                    way.step(distance + anchor, distance=distance, anchor=anchor)
-        return way.details({"retain_used": len(kept)}, passes=1)
+        with descent_run(self, student, request) as run:
+            retain, forget = run.place(kept, good), run.place(request.forget, bad)
+            for _ in run.epochs(self.epochs * run.steps(retain, forget)):
+                for keep, lose in run.pairs(retain, forget):
+                    anchor = divergence(keep.taught, run.logits(keep))
+                    distance = divergence(lose.taught, run.logits(lose))
+                    run.step(distance + anchor, distance=distance, anchor=anchor)
+        return run.details({"retain_used": len(kept)}, passes=1)
 
     def _ignorance(self, student: nn.Module, request: Request) -> Tensor:
         teacher, old = fresh(student, request.training, request.seed)

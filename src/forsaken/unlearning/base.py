@@ -371,7 +371,7 @@ class Cost:
     Attributes
     ----------
     seconds : float
-        Of training, with all that the method does on the way.
+        Of training, with all that the method does on the run.
     bytes : int
         What it keeps on disk or in memory until a request comes.
     unbounded_bytes : int
@@ -388,7 +388,7 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True)
-class Readied:
+class PreparedModel:
     """A model that a method trained so that it can forget later; hand `model` to the method with the request."""
 
     model: nn.Module
@@ -408,8 +408,8 @@ class UpfrontUnlearner(Unlearner):
         folder: Path | None = None,
         watched: torch.Tensor | None = None,
         progress: Progress = silent,
-    ) -> Readied:
-        """Train the model in the method's own way.
+    ) -> PreparedModel:
+        """Train the model in the method's own run.
 
         Parameters
         ----------

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from forsaken.errors import ModelError
 from forsaken.unlearning.base import About, Details, Request, class_count, labelled
-from forsaken.unlearning.descent import Descent, course, kernels
+from forsaken.unlearning.descent import Descent, descent_run, kernels
 from forsaken.unlearning.settings import whole
 
 
@@ -47,10 +47,10 @@ class Ct(Descent):
         with torch.no_grad():
             for weight in square:
                 weight.copy_(weight.transpose(-1, -2).clone())
-        with course(self, student, request) as way:
-            data = way.place(kept)
-            for _ in way.epochs(self.epochs * way.steps(data)):
-                for batch in way.batches(data):
-                    loss = cross_entropy(way.logits(batch), batch.labels)
-                    way.step(loss, anchor=loss)
-        return way.details({"transposed": len(square), "skipped": len(named) - len(square)})
+        with descent_run(self, student, request) as run:
+            data = run.place(kept)
+            for _ in run.epochs(self.epochs * run.steps(data)):
+                for batch in run.batches(data):
+                    loss = cross_entropy(run.logits(batch), batch.labels)
+                    run.step(loss, anchor=loss)
+        return run.details({"transposed": len(square), "skipped": len(named) - len(square)})

@@ -1,4 +1,4 @@
-"""What methods made of gradient steps share: batches in a seeded order, an optimiser, a mode, a record of the way."""
+"""What methods made of gradient steps share: batches in a seeded order, an optimiser, a mode, a record of the run."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ class Batch:
         return Batch(map_nest(lambda leaf: leaf[at], self.inputs), self.labels[at], self.taught[at])
 
 
-class Course:
-    """One run of a `Descent`: the student's optimiser, its batches, and what is told on the way.
+class DescentRun:
+    """One run of a `Descent`: the student's optimiser, its batches, and what is told on the run.
 
     Attributes
     ----------
@@ -222,7 +222,7 @@ class Course:
 
 
 @contextmanager
-def course(method: Descent, student: nn.Module, request: Request) -> Iterator[Course]:
+def descent_run(method: Descent, student: nn.Module, request: Request) -> Iterator[DescentRun]:
     """Put the student into training mode for a course; it ends in evaluation mode.
 
     Everything drawn inside follows the request's seed, and torch's own generators are given back as they were.
@@ -240,7 +240,7 @@ def course(method: Descent, student: nn.Module, request: Request) -> Iterator[Co
             for module in student.modules():
                 if method.freeze_batch_norm and isinstance(module, _BatchNorm):
                     module.eval()
-            yield Course(method, student, request)
+            yield DescentRun(method, student, request)
         finally:
             student.eval()
             student.zero_grad(set_to_none=True)

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from forsaken.unlearning.base import About, Details, Request, class_count, labelled
-from forsaken.unlearning.descent import Descent, course
+from forsaken.unlearning.descent import Descent, descent_run
 from forsaken.unlearning.settings import whole
 
 
@@ -34,10 +34,10 @@ class FineTune(Descent):
     def run(self, student: nn.Module, request: Request) -> Details:
         """Train `student` on the retain samples. See `Unlearner.run`."""
         kept = labelled(request, "retain", class_count(student, request))
-        with course(self, student, request) as way:
-            data = way.place(kept)
-            for _ in way.epochs(self.epochs * way.steps(data)):
-                for batch in way.batches(data):
-                    loss = cross_entropy(way.logits(batch), batch.labels)
-                    way.step(loss, anchor=loss)
-        return way.details()
+        with descent_run(self, student, request) as run:
+            data = run.place(kept)
+            for _ in run.epochs(self.epochs * run.steps(data)):
+                for batch in run.batches(data):
+                    loss = cross_entropy(run.logits(batch), batch.labels)
+                    run.step(loss, anchor=loss)
+        return run.details()

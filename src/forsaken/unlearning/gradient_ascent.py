@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from forsaken.unlearning.base import About, Details, Request, class_count, labelled
-from forsaken.unlearning.descent import Descent, course
+from forsaken.unlearning.descent import Descent, descent_run
 from forsaken.unlearning.settings import number, switch
 
 
@@ -36,10 +36,10 @@ class GradientAscent(Descent):
     def run(self, student: nn.Module, request: Request) -> Details:
         """Ascend on the forget samples. See `Unlearner.run`."""
         gone = labelled(request, "forget", class_count(student, request))
-        with course(self, student, request) as way:
-            data = way.place(gone)
-            for _ in way.epochs(self.epochs * way.steps(data)):
-                for batch in way.batches(data):
-                    loss = cross_entropy(way.logits(batch), batch.labels)
-                    way.step(-loss, distance=loss)
-        return way.details()
+        with descent_run(self, student, request) as run:
+            data = run.place(gone)
+            for _ in run.epochs(self.epochs * run.steps(data)):
+                for batch in run.batches(data):
+                    loss = cross_entropy(run.logits(batch), batch.labels)
+                    run.step(-loss, distance=loss)
+        return run.details()

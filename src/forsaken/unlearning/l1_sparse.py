@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from forsaken.unlearning.base import About, Details, Request, class_count, labelled
-from forsaken.unlearning.descent import Descent, course
+from forsaken.unlearning.descent import Descent, descent_run
 from forsaken.unlearning.settings import number, whole
 
 
@@ -40,12 +40,12 @@ class L1Sparse(Descent):
     def run(self, student: nn.Module, request: Request) -> Details:
         """Train `student` on the retain samples, sparsely. See `Unlearner.run`."""
         kept = labelled(request, "retain", class_count(student, request))
-        with course(self, student, request) as way:
-            data = way.place(kept)
-            for epoch in way.epochs(self.epochs * way.steps(data)):
+        with descent_run(self, student, request) as run:
+            data = run.place(kept)
+            for epoch in run.epochs(self.epochs * run.steps(data)):
                 gamma = self.gamma * (1 - epoch / self.epochs)
-                for batch in way.batches(data):
-                    loss = cross_entropy(way.logits(batch), batch.labels)
-                    size = gamma * torch.stack([weight.abs().sum() for weight in way.weights.values()]).sum()
-                    way.step(loss + size, anchor=loss, penalty=size)
-        return way.details()
+                for batch in run.batches(data):
+                    loss = cross_entropy(run.logits(batch), batch.labels)
+                    size = gamma * torch.stack([weight.abs().sum() for weight in run.weights.values()]).sum()
+                    run.step(loss + size, anchor=loss, penalty=size)
+        return run.details()

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from forsaken._random import Purpose, generator
 from forsaken.errors import ModelError
 from forsaken.unlearning.base import About, Details, Request, class_count, labelled
-from forsaken.unlearning.descent import Descent, course, fresh, kernels, loss_gradient
+from forsaken.unlearning.descent import Descent, descent_run, fresh, kernels, loss_gradient
 from forsaken.unlearning.settings import number
 
 
@@ -54,22 +54,22 @@ class Msg(Descent):
         gradient = loss_gradient(student, request, terms, self.batch_size)
         chosen = {name: smallest(gradient[name], self.share) for name in named}
         self._draw(student, request, named, chosen)
-        with course(self, student, request) as way:
-            data = way.place(kept)
+        with descent_run(self, student, request) as run:
+            data = run.place(kept)
 
             def weaken(*_: Any) -> None:
-                for name, weight in way.weights.items():
+                for name, weight in run.weights.items():
                     if weight.grad is not None:
                         slow = weight.grad * self.rest
                         weight.grad = torch.where(chosen[name], weight.grad, slow) if name in chosen else slow
 
-            way.optimiser.register_step_pre_hook(weaken)
-            for _ in way.epochs(self.epochs * way.steps(data)):
-                for batch in way.batches(data):
-                    loss = cross_entropy(way.logits(batch), batch.labels)
-                    way.step(loss, anchor=loss)
+            run.optimiser.register_step_pre_hook(weaken)
+            for _ in run.epochs(self.epochs * run.steps(data)):
+                for batch in run.batches(data):
+                    loss = cross_entropy(run.logits(batch), batch.labels)
+                    run.step(loss, anchor=loss)
         facts = {"redrawn": sum(int(part.sum()) for part in chosen.values()), "convolutions": len(named)}
-        return way.details(facts, passes=1)
+        return run.details(facts, passes=1)
 
     def _draw(
         self, student: nn.Module, request: Request, named: dict[str, nn.Parameter], chosen: dict[str, Tensor]

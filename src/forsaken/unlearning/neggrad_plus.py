@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from forsaken.unlearning.base import About, Details, Request, class_count, labelled
-from forsaken.unlearning.descent import Descent, course
+from forsaken.unlearning.descent import Descent, descent_run
 from forsaken.unlearning.settings import number
 
 
@@ -39,12 +39,12 @@ class NegGradPlus(Descent):
         """Descend on the difference. See `Unlearner.run`."""
         classes = class_count(student, request)
         kept, gone = labelled(request, "retain", classes), labelled(request, "forget", classes)
-        with course(self, student, request) as way:
-            retain, forget = way.place(kept), way.place(gone)
-            for _ in way.epochs(self.epochs * way.steps(retain, forget)):
-                for keep, lose in way.pairs(retain, forget):
-                    anchor = cross_entropy(way.logits(keep), keep.labels)
-                    distance = cross_entropy(way.logits(lose), lose.labels)
+        with descent_run(self, student, request) as run:
+            retain, forget = run.place(kept), run.place(gone)
+            for _ in run.epochs(self.epochs * run.steps(retain, forget)):
+                for keep, lose in run.pairs(retain, forget):
+                    anchor = cross_entropy(run.logits(keep), keep.labels)
+                    distance = cross_entropy(run.logits(lose), lose.labels)
                     loss = self.alpha * anchor - (1 - self.alpha) * distance
-                    way.step(loss, distance=distance, anchor=anchor)
-        return way.details()
+                    run.step(loss, distance=distance, anchor=anchor)
+        return run.details()

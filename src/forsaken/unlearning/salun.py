@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 from forsaken._random import Purpose, generator
 from forsaken.data.samples import Samples
 from forsaken.unlearning.base import About, Details, Request, class_count, labelled
-from forsaken.unlearning.descent import Descent, course, loss_gradient
+from forsaken.unlearning.descent import Descent, descent_run, loss_gradient
 from forsaken.unlearning.settings import number
 
 
@@ -52,26 +52,26 @@ class SalUn(Descent):
         gradient = loss_gradient(student, request, [(1.0, gone)], self.batch_size)
         salient = largest(gradient, self.share)
         confused = Samples(gone.inputs, other_labels(gone.labels, classes, request.seed))  # type: ignore[arg-type]
-        with course(self, student, request) as way:
-            start = {name: weight.detach().clone() for name, weight in way.weights.items()}
+        with descent_run(self, student, request) as run:
+            start = {name: weight.detach().clone() for name, weight in run.weights.items()}
 
             def restore(optimiser: torch.optim.Optimizer, *_: Any) -> None:
                 with torch.no_grad():
-                    for name, weight in way.weights.items():
+                    for name, weight in run.weights.items():
                         weight.copy_(torch.where(salient[name], weight, start[name]))
                         momentum = optimiser.state[weight].get("momentum_buffer")
                         if momentum is not None:
                             momentum.masked_fill_(~salient[name], 0.0)
 
-            way.optimiser.register_step_post_hook(restore)
-            retain, forget = way.place(kept), way.place(confused)
-            for _ in way.epochs(self.epochs * way.steps(retain, forget)):
-                for keep, lose in way.pairs(retain, forget):
-                    anchor = cross_entropy(way.logits(keep), keep.labels)
-                    distance = cross_entropy(way.logits(lose), lose.labels)
-                    way.step(distance + self.retain_weight * anchor, distance=distance, anchor=anchor)
+            run.optimiser.register_step_post_hook(restore)
+            retain, forget = run.place(kept), run.place(confused)
+            for _ in run.epochs(self.epochs * run.steps(retain, forget)):
+                for keep, lose in run.pairs(retain, forget):
+                    anchor = cross_entropy(run.logits(keep), keep.labels)
+                    distance = cross_entropy(run.logits(lose), lose.labels)
+                    run.step(distance + self.retain_weight * anchor, distance=distance, anchor=anchor)
         chosen = sum(int(part.sum()) for part in salient.values())
-        return way.details({"salient": chosen, "weights": sum(p.numel() for p in salient.values())}, passes=1)
+        return run.details({"salient": chosen, "weights": sum(p.numel() for p in salient.values())}, passes=1)
 
 
 def largest(gradient: Mapping[str, Tensor], share: float) -> dict[str, Tensor]:

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from forsaken._checks import Problems
 from forsaken.models.logits import evaluation, predict_logits
 from forsaken.unlearning.base import About, Details, Request, class_count, labelled
-from forsaken.unlearning.descent import Descent, course, divergence
+from forsaken.unlearning.descent import Descent, descent_run, divergence
 from forsaken.unlearning.settings import number, whole
 
 
@@ -57,19 +57,19 @@ class Scrub(Descent):
         kept = labelled(request, "retain", class_count(student, request))
         on_retain = predict_logits(student, kept, forward=request.forward)
         on_forget = predict_logits(student, request.forget, forward=request.forward)
-        with course(self, student, request) as way:
-            retain, forget = way.place(kept, on_retain), way.place(request.forget, on_forget)
-            for epoch in way.epochs(self.epochs * way.steps(retain) + self.ascent_epochs * way.steps(forget)):
+        with descent_run(self, student, request) as run:
+            retain, forget = run.place(kept, on_retain), run.place(request.forget, on_forget)
+            for epoch in run.epochs(self.epochs * run.steps(retain) + self.ascent_epochs * run.steps(forget)):
                 if epoch < self.ascent_epochs:
-                    for batch in way.batches(forget):
-                        away = divergence(batch.taught, way.logits(batch))
-                        way.step(-away, distance=away)
-                for batch in way.batches(retain):
-                    logits = way.logits(batch)
+                    for batch in run.batches(forget):
+                        away = divergence(batch.taught, run.logits(batch))
+                        run.step(-away, distance=away)
+                for batch in run.batches(retain):
+                    logits = run.logits(batch)
                     near, loss = divergence(batch.taught, logits), cross_entropy(logits, batch.labels)
-                    way.step(self.gamma * loss + self.alpha * near, anchor=loss, penalty=near)
+                    run.step(self.gamma * loss + self.alpha * near, anchor=loss, penalty=near)
                 if epoch >= self.ascent_epochs:  # the curve shows whether what was forgotten comes back
                     with evaluation(student), torch.no_grad():
-                        for batch in way.in_order(forget):
-                            way.note(distance=divergence(batch.taught, way.logits(batch)))
-        return way.details({"ascent_epochs": self.ascent_epochs}, passes=self.ascent_epochs + 1)
+                        for batch in run.in_order(forget):
+                            run.note(distance=divergence(batch.taught, run.logits(batch)))
+        return run.details({"ascent_epochs": self.ascent_epochs}, passes=self.ascent_epochs + 1)

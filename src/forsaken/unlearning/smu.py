@@ -22,7 +22,7 @@ from forsaken.models.logits import LinearModel, LogitModel
 from forsaken.models.train import Training, steps_of, train
 from forsaken.recipe import Recipe
 from forsaken.types import Progress, silent
-from forsaken.unlearning.base import About, Cost, Details, Readied, Request, UpfrontUnlearner, labelled
+from forsaken.unlearning.base import About, Cost, Details, PreparedModel, Request, UpfrontUnlearner, labelled
 from forsaken.unlearning.retrain import LossLog, learnt
 from forsaken.unlearning.settings import number
 
@@ -74,7 +74,7 @@ class Smu(UpfrontUnlearner):
         folder: Path | None = None,  # noqa: ARG002 (the record stays with the model)
         watched: Tensor | None = None,
         progress: Progress = silent,
-    ) -> Readied:
+    ) -> PreparedModel:
         """Train as `training.run` does, bit for bit, and record the share of the `watched` rows.
 
         See `UpfrontUnlearner.prepare`; `watched` is needed, and no folder is.
@@ -106,7 +106,7 @@ class Smu(UpfrontUnlearner):
         )
         seconds = time.perf_counter() - start  # the record is on the CPU by now, so a GPU has nothing left to do
         object.__setattr__(trained, _NAME, record)
-        return Readied(trained, Cost(seconds, record.bytes, record.bytes))
+        return PreparedModel(trained, Cost(seconds, record.bytes, record.bytes))
 
     def run(self, student: nn.Module, request: Request) -> Details:
         """Subtract the record from `student` in one more epoch. See `Unlearner.run`."""

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from forsaken.cli.init import init
 from forsaken.errors import OutputError
-from forsaken.jobs.reading import read_job
+from forsaken.jobs.configuration import read_job
 
 
 def run(*words: str) -> Result:

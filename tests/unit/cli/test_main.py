@@ -166,7 +166,7 @@ def test_a_mistake_of_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch, done: 
     def fail(*_: object, **__: object) -> None:
         raise AssertionError("a bug")
 
-    monkeypatch.setattr("forsaken.jobs.reading.read_job", fail)
+    monkeypatch.setattr("forsaken.jobs.configuration.read_job", fail)
     with pytest.raises(AssertionError, match="a bug"):
         forsaken("unlearn", done / "forsaken.toml")
 

@@ -39,14 +39,12 @@ from forsaken.errors import DataNotFoundError, InputError, OutputError, Settings
 from forsaken.jobs.audit import AuditInputs, audit_cost, audit_job, plan_audit, read_inputs
 from forsaken.jobs.certificate import Certificate, file_hash
 from forsaken.jobs.code import user_code
-from forsaken.jobs.files import inputs_of, outputs_of
+from forsaken.jobs.configuration import Job, read_job
 from forsaken.jobs.formats import load_model
-from forsaken.jobs.output import held, output
-from forsaken.jobs.reading import read_job
+from forsaken.jobs.output import held, inputs_of, output, outputs_of
 from forsaken.jobs.references import Refit
 from forsaken.jobs.rows import Reader
 from forsaken.jobs.sets import read_sets
-from forsaken.jobs.settings import Job
 from forsaken.recipe import Recipe
 
 
@@ -365,7 +363,7 @@ def sets_of(job: Job, *, audit: bool) -> Any:
 def test_the_method_was_given_the_same_and_all_the_rest_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("forsaken.jobs.choosing._JUDGED", 20)
+    monkeypatch.setattr("forsaken.jobs.sets._JUDGED", 20)
     job = read_job(write_job(write_world(tmp_path / "job"), method={"seed": 3}))
     plain, whole = sets_of(job, audit=False), sets_of(job, audit=True)
     for name in ("forget", "reference", "retain"):
@@ -379,11 +377,11 @@ def test_the_method_was_given_the_same_and_all_the_rest_is_kept(
 def test_strangers_are_for_the_audit_alone(tmp_path: Path) -> None:
     audit = {"nonmembers": "strangers.parquet"}
     job = read_job(write_job(write_world(tmp_path / "job"), oracle=SHADOW, audit=audit))
-    assert sets_of(job, audit=False).strangers is None
+    assert sets_of(job, audit=False).nonmembers is None
     found = sets_of(job, audit=True)
-    assert np.array_equal(found.strangers.inputs.numpy(), world().sets["strangers"][0])
-    assert np.array_equal(found.strangers.labels.numpy(), world().sets["strangers"][1])
-    assert len(found.nonmembers) == 120, "the oracle has nonmembers of its own"
+    assert np.array_equal(found.nonmembers.inputs.numpy(), world().sets["strangers"][0])
+    assert np.array_equal(found.nonmembers.labels.numpy(), world().sets["strangers"][1])
+    assert len(found.shadow_nonmembers) == 120, "the oracle has nonmembers of its own"
 
 
 def test_strangers_are_neither_trained_on_nor_used_nor_test(tmp_path: Path) -> None:
@@ -391,11 +389,11 @@ def test_strangers_are_neither_trained_on_nor_used_nor_test(tmp_path: Path) -> N
     parts = [pq.read_table(folder / f"{name}.parquet") for name in ("strangers", "kept", "reference")]
     pq.write_table(pa.concat_tables([parts[0], parts[1].slice(0, 7), parts[2].slice(0, 4)]), folder / "mixed.parquet")
     found = sets_of(read_job(write_job(folder, audit={"nonmembers": "mixed.parquet"})), audit=True)
-    assert len(found.strangers) == 40
+    assert len(found.nonmembers) == 40
     assert any("7 of 51 [audit] nonmembers samples are in the training data" in note for note in found.notes)
     assert any("4 [audit] nonmembers samples are also given to the method" in note for note in found.notes)
     found = sets_of(read_job(write_job(folder, audit={"nonmembers": {"of": "test", "count": 30}})), audit=True)
-    assert (len(found.strangers), len(found.test)) == (30, 50)
+    assert (len(found.nonmembers), len(found.test)) == (30, 50)
     assert any("30 test samples are also among [audit] nonmembers" in note for note in found.notes)
     with pytest.raises(InputError, match=r"every test sample is also one of \[audit\] nonmembers"):
         sets_of(read_job(write_job(folder, audit={"nonmembers": {"of": "test"}})), audit=True)

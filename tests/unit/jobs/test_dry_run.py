@@ -15,8 +15,8 @@ from job_folders import WIDTH, build, digests, forsaken, run, world, write_job, 
 from PIL import Image
 
 from forsaken.jobs.code import user_code
+from forsaken.jobs.configuration import read_job
 from forsaken.jobs.dry_run import dry_run
-from forsaken.jobs.reading import read_job
 from forsaken.types import Tick
 
 KEYS = {
@@ -124,8 +124,8 @@ def test_missing_references_are_explained_for_pictures(folder: Path) -> None:
 
 def test_every_example_of_the_advice_is_a_line_that_a_job_takes(folder: Path) -> None:
     """Advice must work when it is followed."""
+    from forsaken.jobs.configuration import read_job
     from forsaken.jobs.dry_run import ADVICE
-    from forsaken.jobs.reading import read_job
 
     for _, example in ADVICE.values():
         job = write_job(folder, data={"reference": None})

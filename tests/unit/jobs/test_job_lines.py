@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forsaken.jobs.lines import Where, locate
+from forsaken.jobs.configuration import Where, locate
 
 NAMES = st.one_of(
     st.from_regex(r"[A-Za-z0-9_-]{1,6}", fullmatch=True),

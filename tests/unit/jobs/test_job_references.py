@@ -51,10 +51,9 @@ from forsaken.errors import (
 from forsaken.jobs.audit import audit_cost, audit_job, held_out_of, plan_audit, read_inputs
 from forsaken.jobs.certificate import Certificate, ReferenceTable, file_hash
 from forsaken.jobs.code import user_code
+from forsaken.jobs.configuration import by_references, method_of, read_job
 from forsaken.jobs.dry_run import dry_run
-from forsaken.jobs.files import inputs_of, outputs_of
-from forsaken.jobs.method import by_references, method_of
-from forsaken.jobs.reading import read_job
+from forsaken.jobs.output import inputs_of, outputs_of
 from forsaken.jobs.references import extend_table, fit_table, show_table
 from forsaken.jobs.verify import verify_certificate
 from forsaken.models.weights import fingerprint

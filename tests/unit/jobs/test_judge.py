@@ -15,7 +15,7 @@ from sklearn.metrics import roc_auc_score
 
 from forsaken.errors import OracleError, SettingsError
 from forsaken.jobs.judge import Views, numbers
-from forsaken.jobs.sets import Sets
+from forsaken.jobs.sets import JobSets
 from forsaken.oracles.shadow import ShadowOracle
 
 SHADOW = {"weights": "shadow.safetensors", "members": "members.parquet", "nonmembers": "nonmembers.parquet"}
@@ -178,8 +178,7 @@ def test_a_rate_of_nothing_is_no_rate() -> None:
     sure, unsure = np.tile([0.97, 0.01, 0.01, 0.01], (40, 1)), np.tile([0.25, 0.25, 0.25, 0.25], (40, 1))
     oracle = ShadowOracle.fit_posteriors(sure, unsure)
     views = Views({"forget": unsure, "kept": sure}, {"forget": unsure, "kept": unsure}, None)
-    empty: dict[str, Any] = dict.fromkeys(("reference", "retain", "kept", "test", "members", "nonmembers"))
-    sets = Sets(forget=_samples(40), **empty, rows={}, classes=("a", "b", "c", "d"))
+    sets = JobSets(forget=_samples(40), rows={}, classes=("a", "b", "c", "d"))
     found = numbers(views, oracle, sets)
     assert found["fr"] is None
     assert found["cfr"] == 1.0

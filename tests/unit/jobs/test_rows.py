@@ -16,7 +16,7 @@ from forsaken.data.records import Records
 from forsaken.data.samples import Samples
 from forsaken.errors import DataError, DataNotFoundError, EmptyError, ForsakenError, InputError, SettingsError
 from forsaken.jobs.code import user_code
-from forsaken.jobs.reading import read_job
+from forsaken.jobs.configuration import read_job
 from forsaken.jobs.rows import Reader, Rows, comparable
 
 TRAIN = np.arange(20, dtype=np.float32)[:, None] * np.ones((1, 3), dtype=np.float32)

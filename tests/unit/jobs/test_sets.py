@@ -17,10 +17,10 @@ from sklearn.linear_model import LogisticRegression
 
 from forsaken.errors import ForsakenError, InputError, SettingsError
 from forsaken.jobs.code import user_code
+from forsaken.jobs.configuration import read_job
 from forsaken.jobs.formats import load_model
-from forsaken.jobs.reading import read_job
 from forsaken.jobs.rows import Reader
-from forsaken.jobs.sets import Sets, read_sets
+from forsaken.jobs.sets import JobSets, read_sets
 
 NAMES = np.array(["ant", "bee", "cow", "dog"])
 
@@ -30,7 +30,7 @@ def folder(tmp_path: Path) -> Path:
     return write_world(tmp_path / "job")
 
 
-def read(folder: Path, **changes: Any) -> Sets:
+def read(folder: Path, **changes: Any) -> JobSets:
     job = read_job(write_job(folder, **changes))
     with user_code(folder):
         return read_sets(job, load_model(job), Reader(job))
@@ -53,7 +53,7 @@ def test_everything_that_a_job_names(folder: Path) -> None:
     assert len(found.kept) == 132 - 12 - 7
     assert found.test is not None
     assert len(found.test) == 80
-    assert (found.members, found.nonmembers, found.notes) == (None, None, [])
+    assert (found.shadow_members, found.nonmembers, found.notes) == (None, None, [])
     assert torch.equal(found.forget.inputs, torch.from_numpy(world().sets["forget"][0]))  # type: ignore[arg-type]
     assert found.classes == ("0", "1", "2", "3")
 
@@ -142,7 +142,7 @@ def test_what_is_forgotten_cannot_be_kept_as_well(folder: Path, part: str) -> No
     others, theirs = world().sets["test"]
     mixed = table(np.concatenate([others[:5], inputs[2:4]]), np.concatenate([theirs[:5], numbers[2:4]]))
     pq.write_table(mixed, folder / "mixed.parquet")
-    with pytest.raises(InputError, match=f"2 of 7 {part} samples are also in forget"):
+    with pytest.raises(InputError, match=f"2 of 7 {part} samples are also in forget.*; leave those records out"):
         run(write_job(folder, data={part: "mixed.parquet"}))
     assert not (folder / "forgotten").exists()
 
@@ -241,7 +241,7 @@ def embed(records):
     return torch.tensor([[float(len(text) % 5)] * 12 for text in records.content])
 
 def with_labels(records):
-    return torch.ones(len(records), 12), torch.full((len(records),), 2)
+    return embed(records), torch.full((len(records),), 2)
 
 def too_few(records): return torch.ones(len(records) - 1, 12)
 def nothing(records): return None

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from forsaken.errors import DataNotFoundError, SettingsError
-from forsaken.jobs.reading import read_job
-from forsaken.jobs.settings import TABLES, Job, Source
+from forsaken.jobs.configuration import TABLES, Job, Source, read_job
 
 VALID = """\
 [model]

@@ -21,7 +21,7 @@ from forsaken.recipe import Recipe
 from forsaken.unlearning.bad_teacher import BadTeacher
 from forsaken.unlearning.base import Request
 from forsaken.unlearning.ct import Ct
-from forsaken.unlearning.descent import course, divergence, fresh
+from forsaken.unlearning.descent import descent_run, divergence, fresh
 from forsaken.unlearning.do_nothing import DoNothing
 from forsaken.unlearning.fine_tune import FineTune
 from forsaken.unlearning.gradient_ascent import GradientAscent
@@ -301,11 +301,11 @@ def test_a_last_batch_of_one_joins_the_one_before() -> None:
 def test_an_epoch_sees_the_larger_set_once_and_starts_the_smaller_again() -> None:
     student = network()
     request = Request.read(FORGET, retain=RETAIN)
-    with course(NegGradPlus(batch_size=2), student, request) as way:
+    with descent_run(NegGradPlus(batch_size=2), student, request) as run:
         assert student.training
-        forget, retain = way.place(request.forget.rows(range(3))), way.place(request.retain)  # type: ignore[arg-type]
-        pairs = list(way.pairs(forget, retain))
-        assert way.steps(forget, retain) == len(pairs) == 5
+        forget, retain = run.place(request.forget.rows(range(3))), run.place(request.retain)  # type: ignore[arg-type]
+        pairs = list(run.pairs(forget, retain))
+        assert run.steps(forget, retain) == len(pairs) == 5
         seen = [tuple(row) for _, batch in pairs for row in batch.inputs.tolist()]  # type: ignore[union-attr]
         assert sorted(seen) == sorted(tuple(row) for row in RETAIN[0].tolist())
         small = [tuple(row) for batch, _ in pairs for row in batch.inputs.tolist()]  # type: ignore[union-attr]

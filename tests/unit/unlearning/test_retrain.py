@@ -138,7 +138,7 @@ def test_what_it_must_be_given(problem, model: nn.Module, training: Training) ->
         Retrain()(model, problem.forget, retain=problem.kept)
     with pytest.raises(InputError, match="retain is None; give all of the remaining training data"):
         Retrain()(model, problem.forget, training=training)
-    with pytest.raises(InputError, match=r"needs the labels of the retain samples; give retain=\(inputs, labels\)"):
+    with pytest.raises(InputError, match=r"retain has no labels; give retain=\(inputs, labels\)"):
         Retrain()(model, problem.forget, retain=problem.kept[0], training=training)
     with pytest.raises(InputError, match="labels of retain are out of range, expected class numbers from 0 to 3"):
         Retrain()(model, problem.forget, retain=(problem.kept[0], problem.kept[1] + 1), training=training)

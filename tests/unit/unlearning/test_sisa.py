@@ -28,7 +28,7 @@ from forsaken.models.weights import fingerprint
 from forsaken.recipe import Recipe
 from forsaken.types import Tick
 from forsaken.unlearning.sisa.method import Sisa, SisaEnsemble, vote
-from forsaken.unlearning.sisa.shards import deal, plan
+from forsaken.unlearning.sisa.shards import assign_shards, plan
 from forsaken.unlearning.sisa.training import kept_stages
 
 RECIPE = Recipe(epochs=6, batch_size=8, learning_rate=1e-2)
@@ -62,20 +62,20 @@ def states_equal(a: nn.Module, b: nn.Module) -> bool:
 
 
 def rows_of(model: SisaEnsemble, shard: int, slice_: int) -> Samples:
-    ledger = model.standing.ledger
-    return ledger.data.rows(np.flatnonzero((ledger.shard == shard) & (ledger.slice == slice_)))
+    sharded = model.ensemble_state.sharded
+    return sharded.data.rows(np.flatnonzero((sharded.shard == shard) & (sharded.slice == slice_)))
 
 
 def from_scratch(model: SisaEnsemble, shard: int, gone: set[bytes]) -> nn.Module:
-    """Train a shard of the dealt data from its first slice on, without `gone`, in a plain loop of its own."""
-    ledger = model.standing.ledger
-    with torch_seed(ledger.start_seed(shard)):
+    """Train a shard of the assigned data from its first slice on, without `gone`, in a plain loop of its own."""
+    sharded = model.ensemble_state.sharded
+    with torch_seed(sharded.start_seed(shard)):
         net = network()
-    epochs = 2 * RECIPE.epochs / (ledger.slices + 1)
+    epochs = 2 * RECIPE.epochs / (sharded.slices + 1)
     due = 0.0
-    for slice_ in range(1, ledger.slices + 1):
-        inside = (ledger.shard == shard) & (ledger.slice <= slice_)
-        here = [at for at in np.flatnonzero(inside) if row_keys(ledger.data.inputs[at : at + 1])[0] not in gone]
+    for slice_ in range(1, sharded.slices + 1):
+        inside = (sharded.shard == shard) & (sharded.slice <= slice_)
+        here = [at for at in np.flatnonzero(inside) if row_keys(sharded.data.inputs[at : at + 1])[0] not in gone]
         due += epochs * len(here)
         steps, passed = 0, 0
         size = 9 if len(here) % 8 == 1 else 8  # batch-norm takes no sample alone
@@ -85,9 +85,9 @@ def from_scratch(model: SisaEnsemble, shard: int, gone: set[bytes]) -> nn.Module
             passed += batches[steps % len(batches)]
             steps += 1
         due -= passed
-        seed = ledger.stage_seeds(shard)[slice_ - 1]
+        seed = sharded.stage_seeds(shard)[slice_ - 1]
         recipe = replace(RECIPE, batch_size=size)
-        net = train(lambda net=net: net, ledger.data.rows(here), recipe, seed=seed, steps=steps)
+        net = train(lambda net=net: net, sharded.data.rows(here), recipe, seed=seed, steps=steps)
     return net
 
 
@@ -107,8 +107,8 @@ def test_retrained_constituents_equal_training_from_scratch_without_the_samples(
     assert states_equal(result.model.constituents[1], ensemble.constituents[1]), "an untouched shard is left alone"
     facts = result.details.facts
     assert (facts["shards_retrained"], facts["stages_retrained"]) == (2, 3 + 1)
-    ledger = result.model.standing.ledger
-    last = {shard: plan(ledger.sizes(shard), 6, 8) for shard in (0, 2)}
+    sharded = result.model.ensemble_state.sharded
+    last = {shard: plan(sharded.sizes(shard), 6, 8) for shard in (0, 2)}
     passes = sum(stage.passes for stage in last[0][1:]) + last[2][3].passes
     assert facts["samples_passed"] == passes
     assert result.iterations == len(result.history) == 2
@@ -125,27 +125,29 @@ def test_requests_one_after_the_other_equal_all_at_once(ensemble: SisaEnsemble) 
         model = METHOD(model, part).model
     together = METHOD(ensemble, torch.cat(parts)).model
     assert states_equal(model, together)
-    ledger, first = model.standing.ledger, ensemble.standing.ledger
+    sharded, first = model.ensemble_state.sharded, ensemble.ensemble_state.sharded
     left = {key: (s, i) for key, s, i in zip(first.keys, first.shard, first.slice, strict=True)}
     for key in row_keys(torch.cat(parts)):
         del left[key]
-    assert dict(zip(ledger.keys, zip(ledger.shard, ledger.slice, strict=True), strict=True)) == left
-    assert len(ledger.data) == len(DATA) - 5, "what was forgotten is not kept with the model"
-    assert model.standing.trainings == ((1, 3, 2), (1, 1), (1,))
+    assert dict(zip(sharded.keys, zip(sharded.shard, sharded.slice, strict=True), strict=True)) == left
+    assert len(sharded.data) == len(DATA) - 5, "what was forgotten is not kept with the model"
+    assert model.ensemble_state.trainings == ((1, 3, 2), (1, 1), (1,))
     with pytest.raises(InputError, match=r"1 of 2 forget samples are not in the training data .* forgotten already"):
         METHOD(model, torch.cat([parts[0], rows_of(model, 2, 1).inputs[:1]]))
 
 
 def test_rows_are_dealt_evenly_and_by_the_seed() -> None:
-    ledger = deal(samples(47), 4, 5, seed=1)
-    assert sorted(np.bincount(ledger.shard)) == [11, 12, 12, 12]
-    counts = np.array([[((ledger.shard == s) & (ledger.slice == i)).sum() for i in range(1, 6)] for s in range(4)])
-    assert (counts == ledger.dealt).all()
+    sharded = assign_shards(samples(47), 4, 5, seed=1)
+    assert sorted(np.bincount(sharded.shard)) == [11, 12, 12, 12]
+    counts = np.array([[((sharded.shard == s) & (sharded.slice == i)).sum() for i in range(1, 6)] for s in range(4)])
+    assert (counts == sharded.assigned).all()
     assert counts.min() == 2
     assert counts.max() == 3
-    assert sorted(ledger.keys) == sorted(row_keys(samples(47).inputs)), "every row once"
-    assert deal(samples(47), 4, 5, seed=1).keys == ledger.keys != deal(samples(47), 4, 5, seed=2).keys
-    assert all(torch.equal(ledger.data.inputs[ledger.shard == s], ledger.of(s).inputs) for s in range(4))
+    assert sorted(sharded.keys) == sorted(row_keys(samples(47).inputs)), "every row once"
+    assert (
+        assign_shards(samples(47), 4, 5, seed=1).keys == sharded.keys != assign_shards(samples(47), 4, 5, seed=2).keys
+    )
+    assert all(torch.equal(sharded.data.inputs[sharded.shard == s], sharded.of(s).inputs) for s in range(4))
 
 
 @pytest.mark.parametrize(
@@ -174,7 +176,7 @@ def test_batch_norm_never_gets_a_sample_alone(batch: int) -> None:
 def test_few_data_have_fewer_slices_and_the_notes_say_so() -> None:
     method = Sisa(shards=2, slices=100)
     model = method.prepare(Training(lambda: mlp((6, 3)), RECIPE), samples(9), seed=0).model
-    assert model.standing.ledger.slices == 4
+    assert model.ensemble_state.sharded.slices == 4
     result = method(model, samples(9).inputs[:1])
     assert any("4 slices, not 100" in note for note in result.notes)
     with pytest.raises(InputError, match="9 training samples cannot fill 10 shards; lower shards to 9"):
@@ -194,15 +196,15 @@ def test_copies_of_a_row_are_forgotten_together() -> None:
 def test_a_shard_without_rows_has_no_vote_and_remembers_nothing() -> None:
     method = Sisa(shards=3, slices=2)
     model = method.prepare(Training(lambda: mlp((6, 3)), RECIPE), samples(12), seed=0).model
-    result = method(model, model.standing.ledger.of(1).inputs)
-    with torch_seed(model.standing.ledger.start_seed(1)):
+    result = method(model, model.ensemble_state.sharded.of(1).inputs)
+    with torch_seed(model.ensemble_state.sharded.start_seed(1)):
         assert states_equal(result.model.constituents[1], mlp((6, 3))), "initial weights"
     x = samples(30, seed=9).inputs
     others = torch.stack([result.model.constituents[at](x) for at in (0, 2)])
     assert torch.equal(result.model(x), vote(others))
     assert any("1 of 3 shards have no rows left and no vote" in note for note in result.notes)
     with pytest.raises(InputError, match="all training data"):
-        method(result.model, result.model.standing.ledger.data.inputs)
+        method(result.model, result.model.ensemble_state.sharded.data.inputs)
 
 
 @pytest.mark.parametrize("space", [2e9, 0], ids=["checkpoints", "no checkpoints"])
@@ -210,15 +212,15 @@ def test_rows_that_no_step_had_used_leave_the_books_and_no_weight_moves(tmp_path
     method = Sisa(shards=2, slices=30, space=space)
     training = Training(lambda: mlp((6, 3)), Recipe(epochs=1, batch_size=16, learning_rate=1e-2))
     model = method.prepare(training, DATA, seed=0, folder=tmp_path).model
-    ledger = model.standing.ledger
+    sharded = model.ensemble_state.sharded
     unused = 0
     for at in range(len(DATA)):
-        shard, slice_ = int(ledger.shard[at]), int(ledger.slice[at])
-        later = plan(ledger.sizes(shard), 1, 16)[slice_ - 1 :]
-        result = method(model, ledger.data.inputs[at : at + 1])
-        assert len(result.model.standing.ledger.data) == len(DATA) - 1
-        assert ledger.keys[at] not in result.model.standing.ledger.keys
-        # the answer by another way: a request whose every shard is taught from its beginning
+        shard, slice_ = int(sharded.shard[at]), int(sharded.slice[at])
+        later = plan(sharded.sizes(shard), 1, 16)[slice_ - 1 :]
+        result = method(model, sharded.data.inputs[at : at + 1])
+        assert len(result.model.ensemble_state.sharded.data) == len(DATA) - 1
+        assert sharded.keys[at] not in result.model.ensemble_state.sharded.keys
+        # the answer by another way: a request whose every shard is trained from its beginning
         again = fresh(training, result.model, shard)
         assert states_equal(result.model.constituents[shard], again)
         if any(stage.steps for stage in later) or not states_equal(model, result.model):
@@ -229,25 +231,27 @@ def test_rows_that_no_step_had_used_leave_the_books_and_no_weight_moves(tmp_path
         assert any("no step had used the samples" in note for note in result.notes)
         assert not any("still remember" in note for note in result.notes), "no checkpoint remembers it"
         assert result.details.facts["shards_retrained"] == result.details.facts["longest_shard_seconds"] == 0
-        assert result.model.standing.trainings == model.standing.trainings, "and nothing was spent or written"
+        assert result.model.ensemble_state.trainings == model.ensemble_state.trainings, (
+            "and nothing was spent or written"
+        )
         assert result.model.bytes == model.bytes
         # the next request goes on from its checkpoints, and is as exact as ever
-        other = int(np.flatnonzero((ledger.shard == shard) & (ledger.slice < 9))[-1])
-        following = method(result.model, ledger.data.inputs[other : other + 1]).model
+        other = int(np.flatnonzero((sharded.shard == shard) & (sharded.slice < 9))[-1])
+        following = method(result.model, sharded.data.inputs[other : other + 1]).model
         assert states_equal(following.constituents[shard], fresh(training, following, shard))
     assert unused == 6
 
 
 def fresh(training: Training, model: SisaEnsemble, shard: int) -> nn.Module:
     """Train a shard on the rows that are left, from new weights, stage after stage."""
-    ledger, recipe = model.standing.ledger, training.recipe
-    with torch_seed(ledger.start_seed(shard)):
+    sharded, recipe = model.ensemble_state.sharded, training.recipe
+    with torch_seed(sharded.start_seed(shard)):
         net = training.build()
-    stages = plan(ledger.sizes(shard), recipe.epochs, recipe.batch_size)
-    for stage, seed in zip(stages, ledger.stage_seeds(shard), strict=True):
+    stages = plan(sharded.sizes(shard), recipe.epochs, recipe.batch_size)
+    for stage, seed in zip(stages, sharded.stage_seeds(shard), strict=True):
         if stage.steps:
             net = train(
-                lambda net=net: net, ledger.of(shard).rows(range(stage.rows)), recipe, seed=seed, steps=stage.steps
+                lambda net=net: net, sharded.of(shard).rows(range(stage.rows)), recipe, seed=seed, steps=stage.steps
             )
     return net
 
@@ -255,10 +259,10 @@ def fresh(training: Training, model: SisaEnsemble, shard: int) -> nn.Module:
 def test_the_only_row_of_a_shard_that_batch_norm_could_not_train_is_forgotten() -> None:
     method = Sisa(shards=3, slices=1)
     model = method.prepare(TRAINING, samples(5), seed=0).model
-    (alone,) = (shard for shard in range(3) if len(model.standing.ledger.of(shard)) == 1)
-    result = method(model, model.standing.ledger.of(alone).inputs)
+    (alone,) = (shard for shard in range(3) if len(model.ensemble_state.sharded.of(shard)) == 1)
+    result = method(model, model.ensemble_state.sharded.of(alone).inputs)
     assert result.stopped == "not-memorised"
-    assert result.model.standing.ledger.voters == {0, 1, 2} - {alone}
+    assert result.model.ensemble_state.sharded.voters == {0, 1, 2} - {alone}
     assert any("1 of 3 shards have no rows left and no vote" in note for note in result.notes)
 
 
@@ -320,15 +324,15 @@ def test_posteriors_of_the_ensemble_are_those_of_the_vote(ensemble: SisaEnsemble
 def test_every_kth_checkpoint_is_kept_within_the_space(tmp_path: Path) -> None:
     size = METHOD.prepare(TRAINING, DATA, seed=5, folder=tmp_path / "all").cost.bytes // 12
     bounded = Sisa(shards=3, slices=4, space=3 * 2 * size + 10)
-    readied = bounded.prepare(TRAINING, DATA, seed=5, folder=tmp_path / "some")
-    assert readied.cost.unbounded_bytes == 12 * size
+    prepared = bounded.prepare(TRAINING, DATA, seed=5, folder=tmp_path / "some")
+    assert prepared.cost.unbounded_bytes == 12 * size
     on_disk = sum(path.stat().st_size for path in (tmp_path / "some").rglob("*.safetensors"))
-    assert readied.cost.bytes == on_disk == 3 * size <= bounded.space, "the second of four: the least k that fits"
-    assert readied.model.standing.keep == (2,)
-    forget = torch.cat([rows_of(readied.model, s, i).inputs[:1] for s, i in ((0, 2), (1, 4))])
+    assert prepared.cost.bytes == on_disk == 3 * size <= bounded.space, "the second of four: the least k that fits"
+    assert prepared.model.ensemble_state.keep == (2,)
+    forget = torch.cat([rows_of(prepared.model, s, i).inputs[:1] for s, i in ((0, 2), (1, 4))])
     full = METHOD.prepare(TRAINING, DATA, seed=5).model
-    assert states_equal(full, readied.model)
-    with_all, with_some = METHOD(full, forget), bounded(readied.model, forget)
+    assert states_equal(full, prepared.model)
+    with_all, with_some = METHOD(full, forget), bounded(prepared.model, forget)
     assert states_equal(with_all.model, with_some.model), "the bound costs time, not exactness"
     assert with_all.details.facts["stages_retrained"] == 3 + 1
     assert with_some.details.facts["stages_retrained"] == 4 + 2
@@ -366,13 +370,13 @@ def test_deterministic_and_the_program_s_randomness_left_alone(ensemble: SisaEns
 def test_the_caller_s_ensemble_and_files_are_untouched(tmp_path: Path) -> None:
     model = METHOD.prepare(TRAINING, DATA, seed=5, folder=tmp_path).model
     before, files = fingerprint(model), {p: p.read_bytes() for p in tmp_path.rglob("*.safetensors")}
-    standing = model.standing
+    ensemble_state = model.ensemble_state
     one, two = METHOD(model, DATA.inputs[:1]), METHOD(model, DATA.inputs[1:2])
     assert fingerprint(model) == before
-    assert model.standing is standing
+    assert model.ensemble_state is ensemble_state
     assert all(path.read_bytes() == content for path, content in files.items())
-    ours = {each.path for shard in one.model.standing.checkpoints for each in shard.values()}
-    theirs = {each.path for shard in two.model.standing.checkpoints for each in shard.values()}
+    ours = {each.path for shard in one.model.ensemble_state.checkpoints for each in shard.values()}
+    theirs = {each.path for shard in two.model.ensemble_state.checkpoints for each in shard.values()}
     assert not (ours - set(files)) & (theirs - set(files)), "two requests from one model write to two generations"
     shared = {p.data_ptr() for p in model.parameters()} & {p.data_ptr() for p in one.model.parameters()}
     assert not shared
@@ -380,9 +384,9 @@ def test_the_caller_s_ensemble_and_files_are_untouched(tmp_path: Path) -> None:
 
 def test_copies_share_files_and_a_temporary_folder_lives_as_long_as_they_do() -> None:
     model = METHOD.prepare(TRAINING, DATA, seed=5).model
-    folder = model.standing.store.folder
+    folder = model.ensemble_state.store.folder
     twin = copy.deepcopy(model)
-    assert twin.standing.ledger.data.inputs is model.standing.ledger.data.inputs
+    assert twin.ensemble_state.sharded.data.inputs is model.ensemble_state.sharded.data.inputs
     del model
     gc.collect()
     result = METHOD(twin, DATA.inputs[:1])
@@ -399,7 +403,7 @@ def test_discard_deletes_what_the_successor_does_not_use(tmp_path: Path) -> None
     freed = model.discard(result.model)
     assert freed == result.details.facts["old_bytes"] > 0
     left = set(tmp_path.rglob("*.safetensors"))
-    assert left == {each.path for shard in result.model.standing.checkpoints for each in shard.values()}
+    assert left == {each.path for shard in result.model.ensemble_state.checkpoints for each in shard.values()}
     again = METHOD(result.model, rows_of(result.model, 1, 2).inputs[:1])
     assert again.details.facts["shards_retrained"] == 1
     with pytest.raises(OutputError, match=r"checkpoint .*shard-001-slice-0003.* cannot be read .*prepare the model"):
@@ -412,7 +416,7 @@ def test_discard_deletes_what_the_successor_does_not_use(tmp_path: Path) -> None
 
 def test_a_damaged_checkpoint_is_told(tmp_path: Path) -> None:
     model = METHOD.prepare(TRAINING, DATA, seed=5, folder=tmp_path).model
-    path = model.standing.checkpoints[0][1].path
+    path = model.ensemble_state.checkpoints[0][1].path
     content = bytearray(path.read_bytes())
     content[-3] ^= 1  # one bit of a weight: still a valid safetensors file
     path.write_bytes(bytes(content))

@@ -19,10 +19,10 @@ from forsaken.errors import ModelError, SettingsError
 from forsaken.models.train import Training
 from forsaken.models.weights import fingerprint
 from forsaken.recipe import Recipe
-from forsaken.unlearning.sisa.dp_sgd import ORDERS, Private, SisaDpSgd, noise_for, private_plan, spent
+from forsaken.unlearning.sisa.dp_sgd import ORDERS, PrivateTrainer, SisaDpSgd, noise_for, private_plan, spent
 from forsaken.unlearning.sisa.method import Sisa
 from forsaken.unlearning.sisa.noise import SisaDp, published, unit_deviation
-from forsaken.unlearning.sisa.shards import Stage
+from forsaken.unlearning.sisa.shards import SliceStage
 
 RECIPE = Recipe(epochs=4, batch_size=8, learning_rate=1e-2)
 
@@ -126,7 +126,7 @@ def test_published_constituents_are_those_of_sisa_cut_and_noised(sensitivity: st
     plain = Sisa(shards=3, slices=4).prepare(TRAINING, DATA, seed=5).model
     sigma = 2 * 0.5 * unit_deviation(16.0, 1e-5) / (1 if sensitivity == "proven" else 20)
     for shard in range(3):
-        with torch_seed(plain.standing.ledger.start_seed(shard)):
+        with torch_seed(plain.ensemble_state.sharded.start_seed(shard)):
             start = mlp((6, 300, 3))
         raw = update(plain, shard, start)
         assert raw.norm() > 0.5
@@ -140,12 +140,12 @@ def test_published_constituents_are_those_of_sisa_cut_and_noised(sensitivity: st
 def test_requests_publish_anew_what_they_touch_and_count_it() -> None:
     method = SisaDp(shards=3, slices=4, epsilon=2.0)
     model = method.prepare(TRAINING, DATA, seed=5).model
-    ledger = model.standing.ledger
-    first = method(model, ledger.of(1).inputs[:1])
+    sharded = model.ensemble_state.sharded
+    first = method(model, sharded.of(1).inputs[:1])
     for shard, same in ((0, True), (1, False), (2, True)):
         ours, theirs = first.model.constituents[shard], model.constituents[shard]
         assert (fingerprint(ours) == fingerprint(theirs)) == same
-    second = method(first.model, ledger.of(1).inputs[1:2])
+    second = method(first.model, sharded.of(1).inputs[1:2])
     assert (first.details.facts["epsilon_spent"], second.details.facts["epsilon_spent"]) == (4.0, 6.0)
     assert second.details.facts["delta_spent"] == pytest.approx(3e-5)
     assert any("(3 times) have spent ε = 6, δ = 3e-05" in note for note in second.notes)
@@ -157,7 +157,7 @@ def test_two_requests_from_one_model_do_not_share_their_noise() -> None:
     method = SisaDp(shards=1, slices=4, space=0)
     model = method.prepare(TRAINING, DATA, seed=5).model
     one, two = (method(model, DATA.inputs[at : at + 1], seed=0).model for at in (0, 1))
-    with torch_seed(model.standing.ledger.start_seed(0)):
+    with torch_seed(model.ensemble_state.sharded.start_seed(0)):
         start = mlp((6, 300, 3))
     difference = update(one, 0, start) - update(two, 0, start)
     sigma = method(model, DATA.inputs[:1]).details.facts["noise_deviation"]
@@ -199,14 +199,14 @@ def test_epsilon_is_the_accountant_s_over_the_steps_that_were_taken(monkeypatch)
         taken.append((id(self), self.noise_multiplier, self.seen))
         return real(self, closure)
 
-    original = Private.teach
+    original = PrivateTrainer.train_stage
 
-    def teach(self, network, data, stage, seed):
+    def train_stage(self, network, data, stage, seed):
         Optimiser.seen = len(data)
         return original(self, network, data, stage, seed)
 
     monkeypatch.setattr(Optimiser, "step", step)
-    monkeypatch.setattr(Private, "teach", teach)
+    monkeypatch.setattr(PrivateTrainer, "train_stage", train_stage)
     data = samples(64)
     method = private()
     model = method.prepare(Training(lambda: mlp((6, 3)), RECIPE), data, seed=1).model
@@ -225,9 +225,9 @@ def test_epsilon_is_the_accountant_s_over_the_steps_that_were_taken(monkeypatch)
     assert 15.5 < method.epsilon_spent(model) <= 16.0, "all stages together spend the budget, and no more"
 
     taken.clear()
-    ledger = model.standing.ledger
-    at = np.flatnonzero((ledger.shard == 0) & (ledger.slice == 3))[:1]
-    result = method(model, ledger.data.rows(at).inputs)
+    sharded = model.ensemble_state.sharded
+    at = np.flatnonzero((sharded.shard == 0) & (sharded.slice == 3))[:1]
+    result = method(model, sharded.data.rows(at).inputs)
     # one row fewer is in sight, but steps are drawn with the chances of before
     again = [(who, noise, rows + 1) for who, noise, rows in taken]
     assert {rows for _, _, rows in again} == {24, 32}
@@ -250,7 +250,7 @@ def test_opacus_s_own_orders_hardly_lower_epsilon() -> None:
 def test_noise_agrees_with_opacus_where_the_rate_is_one() -> None:
     from opacus.accountants.utils import get_noise_multiplier
 
-    stages = [Stage(100, 10, 300, 3000, 0.1)]
+    stages = [SliceStage(100, 10, 300, 3000, 0.1)]
     theirs = get_noise_multiplier(
         target_epsilon=16.0, target_delta=1e-5, sample_rate=0.1, steps=300, accountant="rdp", alphas=list(ORDERS)
     )
@@ -275,7 +275,7 @@ SGD = Training(lambda: nn.Linear(6, 3), Recipe(1, 8, 0.5, optimiser="sgd"))
 def one_step(data: Samples, noise: float, *, clip: float = 0.3, rate: float = 1.0, seed: int = 3) -> nn.Module:
     with torch_seed(0):
         network = nn.Linear(data.inputs.shape[1], 3)
-    return Private(SGD, noise, clip).teach(network, data, Stage(len(data), 8, 1, 8, rate), seed)
+    return PrivateTrainer(SGD, noise, clip).train_stage(network, data, SliceStage(len(data), 8, 1, 8, rate), seed)
 
 
 def test_a_step_clips_each_sample_by_hand() -> None:
@@ -328,8 +328,8 @@ def test_forgetting_is_exact_with_private_training_too() -> None:
     assert fingerprint(one) == fingerprint(two)
     assert not any(isinstance(part, nn.BatchNorm1d) for part in one.modules()), "group-norm took its place"
     assert sum(isinstance(part, nn.GroupNorm) for part in one.modules()) == 2
-    ledger = one.standing.ledger
-    forget = ledger.data.rows(np.flatnonzero((ledger.shard == 1) & (ledger.slice == 4))[:2]).inputs
+    sharded = one.ensemble_state.sharded
+    forget = sharded.data.rows(np.flatnonzero((sharded.shard == 1) & (sharded.slice == 4))[:2]).inputs
     first, second = kept(one, forget), bare(two, forget)
     assert fingerprint(first.model) == fingerprint(second.model), "from a checkpoint as from the beginning"
     assert first.details.facts["stages_retrained"] == 1
@@ -345,7 +345,7 @@ def test_a_request_does_not_share_the_noise_of_the_training_before() -> None:
     method = SisaDpSgd(shards=1, slices=1, clip=0.3)
     model = method.prepare(training, wide, seed=1).model
     one, two = (method(model, wide.inputs[at : at + 1]) for at in (0, 1))
-    assert model.standing.teacher.plan((16,), (16,)) == (Stage(16, 16, 1, 16, 1.0),)
+    assert model.ensemble_state.trainer.plan((16,), (16,)) == (SliceStage(16, 16, 1, 16, 1.0),)
     sigma = one.details.facts["noise_multiplier"] * 0.3 / 16 * 0.5 * 1.9  # Nesterov's first step is 1 + 0.9
     weights = [each.constituents[0].weight.detach() for each in (model, one.model, two.model)]
     for a, b in ((0, 1), (0, 2), (1, 2)):
@@ -357,9 +357,9 @@ def test_a_request_does_not_share_the_noise_of_the_training_before() -> None:
 def test_noise_and_draws_follow_the_rows_of_a_stage_and_of_those_before() -> None:
     method = private()
     model = method.prepare(Training(lambda: mlp((6, 3)), RECIPE), DATA, seed=1).model
-    ledger, teacher = model.standing.ledger, model.standing.teacher
-    gone = np.flatnonzero((ledger.shard == 0) & (ledger.slice == 3))[:1]
-    before, after = ([teacher.seeds(books, shard) for shard in (0, 1)] for books in (ledger, ledger.without(gone)))
+    sharded, trainer = model.ensemble_state.sharded, model.ensemble_state.trainer
+    gone = np.flatnonzero((sharded.shard == 0) & (sharded.slice == 3))[:1]
+    before, after = ([trainer.seeds(books, shard) for shard in (0, 1)] for books in (sharded, sharded.without(gone)))
     assert [a == b for a, b in zip(before[0], after[0], strict=True)] == [True, True, False, False]
     assert before[1] == after[1]
     assert len({*before[0], *before[1], *after[0]}) == 4 + 4 + 2
@@ -369,9 +369,9 @@ def test_a_private_request_that_no_step_had_used_spends_nothing() -> None:
     method = SisaDpSgd(shards=1, slices=16)
     training = Training(lambda: mlp((6, 3)), Recipe(1, 64, 1e-2))
     model = method.prepare(training, samples(32), seed=0).model
-    sizes = model.standing.ledger.sizes(0)
-    assert model.standing.teacher.plan(sizes, sizes)[-1].steps == 0, "the last stage has no steps"
-    result = method(model, model.standing.ledger.of(0).inputs[-1:])
+    sizes = model.ensemble_state.sharded.sizes(0)
+    assert model.ensemble_state.trainer.plan(sizes, sizes)[-1].steps == 0, "the last stage has no steps"
+    result = method(model, model.ensemble_state.sharded.of(0).inputs[-1:])
     assert result.stopped == "not-memorised"
     assert result.details.facts["epsilon_spent"] == method.epsilon_spent(model) <= 16.0
     assert not any("have spent" in note for note in result.notes)

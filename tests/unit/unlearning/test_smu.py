@@ -53,7 +53,7 @@ def plain_sgd(weights: list[torch.Tensor], recipe: Recipe) -> torch.optim.Optimi
     return torch.optim.SGD(weights, lr=recipe.learning_rate)
 
 
-def prepared(training: Training, data: Samples | None = None, **more: Any) -> Any:
+def prepare(training: Training, data: Samples | None = None, **more: Any) -> Any:
     return Smu().prepare(training, data or make_data(), **({"seed": 1, "watched": WATCHED} | more))
 
 
@@ -77,12 +77,12 @@ def test_one_epoch_of_plain_sgd_by_hand(monkeypatch: pytest.MonkeyPatch) -> None
         moved[1].add_(rate * mine.sum(0))
         weight, bias = weight - rate * wrong.T @ x, bias - rate * wrong.sum(0)
 
-    readied = prepared(training, data)
-    torch.testing.assert_close(readied.model.weight.detach(), weight)
-    record = record_of(readied.model)
+    ready = prepare(training, data)
+    torch.testing.assert_close(ready.model.weight.detach(), weight)
+    record = record_of(ready.model)
     torch.testing.assert_close(record.parts["weight"], -moved[0])
     torch.testing.assert_close(record.parts["bias"], -moved[1])
-    result = Smu(learning_rate=0.0)(readied.model, data.rows(WATCHED), retain=data.rows(REST))
+    result = Smu(learning_rate=0.0)(ready.model, data.rows(WATCHED), retain=data.rows(REST))
     torch.testing.assert_close(result.model.weight.detach(), weight + moved[0])
     torch.testing.assert_close(result.model.bias.detach(), bias + moved[1])
 
@@ -91,10 +91,10 @@ def test_the_last_epoch_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each step takes its part of the record out and then descends on the remaining data."""
     monkeypatch.setattr(loop, "optimiser_of", plain_sgd)
     data, size = make_data(), 8
-    readied = prepared(Training(lambda: nn.Linear(5, 3).double(), Recipe(2, size, 0.3, optimiser="sgd")), data)
-    weight, bias = readied.model.weight.detach().clone(), readied.model.bias.detach().clone()
-    parts, kept = record_of(readied.model).parts, data.rows(REST)
-    result = Smu(learning_rate=0.1)(readied.model, data.rows(WATCHED), retain=kept, seed=4)
+    ready = prepare(Training(lambda: nn.Linear(5, 3).double(), Recipe(2, size, 0.3, optimiser="sgd")), data)
+    weight, bias = ready.model.weight.detach().clone(), ready.model.bias.detach().clone()
+    parts, kept = record_of(ready.model).parts, data.rows(REST)
+    result = Smu(learning_rate=0.1)(ready.model, data.rows(WATCHED), retain=kept, seed=4)
     with torch.random.fork_rng():
         torch.manual_seed(4)
         order = torch.randperm(26)
@@ -153,7 +153,7 @@ def test_clipping_takes_hold_in_these_tests() -> None:
 def test_training_is_the_same_bit_for_bit(recipe: Recipe) -> None:
     training = Training(network, recipe)
     state = torch.random.get_rng_state()
-    model = prepared(training).model
+    model = prepare(training).model
     assert torch.equal(torch.random.get_rng_state(), state)
     plain = training.run(make_data(), seed=1)
     assert list(model.state_dict()) == list(plain.state_dict())
@@ -165,7 +165,7 @@ def test_training_is_the_same_bit_for_bit(recipe: Recipe) -> None:
 
 def test_nothing_is_left_on_the_network() -> None:
     recipe = RECIPES["adam, decay, clip, one-cycle"]
-    model = prepared(Training(network, recipe)).model
+    model = prepare(Training(network, recipe)).model
     assert not model._forward_hooks
     assert not any(weight._post_accumulate_grad_hooks for weight in model.parameters())
     with torch.no_grad():
@@ -185,7 +185,7 @@ def test_no_graph_is_kept_alive() -> None:
     gc.collect()
     gc.disable()
     try:
-        prepared(Training(lambda: Seen(5, 3).double(), Recipe(4, 5, 0.1)))
+        prepare(Training(lambda: Seen(5, 3).double(), Recipe(4, 5, 0.1)))
         alive = sum(each() is not None for each in seen)
     finally:
         gc.enable()
@@ -193,9 +193,9 @@ def test_no_graph_is_kept_alive() -> None:
 
 
 def test_cost_is_a_vector_of_the_model_s_size() -> None:
-    readied = prepared(Training(lambda: nn.Linear(5, 3), RECIPES["adam"]), make_data(torch.float32))
-    assert readied.cost.bytes == readied.cost.unbounded_bytes == 18 * 4 + 4 * 16
-    assert readied.cost.seconds > 0
+    ready = prepare(Training(lambda: nn.Linear(5, 3), RECIPES["adam"]), make_data(torch.float32))
+    assert ready.cost.bytes == ready.cost.unbounded_bytes == 18 * 4 + 4 * 16
+    assert ready.cost.seconds > 0
 
 
 def test_a_frozen_weight_stays(recipe: Recipe) -> None:
@@ -204,7 +204,7 @@ def test_a_frozen_weight_stays(recipe: Recipe) -> None:
         net[0].weight.requires_grad_(False)
         return net
 
-    model = prepared(Training(build, recipe)).model
+    model = prepare(Training(build, recipe)).model
     assert "0.weight" not in record_of(model).parts
     data = make_data()
     result = Smu()(model, data.rows(WATCHED), retain=data.rows(REST))
@@ -213,7 +213,7 @@ def test_a_frozen_weight_stays(recipe: Recipe) -> None:
 
 
 def test_the_record_travels_with_copies_and_is_spent_by_a_request(recipe: Recipe) -> None:
-    data, model = make_data(), prepared(Training(network, recipe)).model
+    data, model = make_data(), prepare(Training(network, recipe)).model
     twin = copy.deepcopy(model)
     for name, part in record_of(model).parts.items():
         assert torch.equal(record_of(twin).parts[name], part)
@@ -231,7 +231,7 @@ def test_the_record_travels_with_copies_and_is_spent_by_a_request(recipe: Recipe
 
 
 def test_the_rate_is_the_recipe_s_by_default(recipe: Recipe) -> None:
-    data, model = make_data(), prepared(Training(network, recipe)).model
+    data, model = make_data(), prepare(Training(network, recipe)).model
     own, same, other = (
         Smu(learning_rate=rate)(model, data.rows(WATCHED), retain=data.rows(REST))
         for rate in (None, recipe.learning_rate, recipe.learning_rate / 2)
@@ -243,7 +243,7 @@ def test_the_rate_is_the_recipe_s_by_default(recipe: Recipe) -> None:
 
 def test_order_and_dtype_of_the_samples_play_no_role() -> None:
     data = make_data(torch.float32)
-    model = prepared(Training(lambda: nn.Linear(5, 3), RECIPES["adam"]), data).model
+    model = prepare(Training(lambda: nn.Linear(5, 3), RECIPES["adam"]), data).model
     forget, retain = data.rows(WATCHED.flip(0)), data.rows(REST)
     result = Smu()(model, forget.inputs.double().numpy(), retain=(retain.inputs.double(), retain.labels))
     assert result.details.facts["steps"] == 4
@@ -260,7 +260,7 @@ def test_the_whole_record_is_taken_out_however_batches_fall(rows: int, steps: in
     draw = torch.Generator().manual_seed(0)
     data = Samples(torch.randn(60, 5, generator=draw).double(), torch.randint(3, (60,), generator=draw))
     watched = torch.arange(60 - rows)
-    model = prepared(Training(network, Recipe(20, 16, 1e-2)), data, watched=watched).model
+    model = prepare(Training(network, Recipe(20, 16, 1e-2)), data, watched=watched).model
     forget, retain = data.rows(watched), data.rows(range(60 - rows, 60))
     result = Smu(learning_rate=1e-12)(model, forget, retain=retain)
     moved = flat(model) - flat(result.model)
@@ -283,7 +283,7 @@ def left_in_evaluation(model: nn.Module, inputs: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("forward", [None, by_parts, twice, left_in_evaluation])
 def test_the_record_is_taken_out_once_however_the_model_is_called(forward: Any) -> None:
-    data, model = make_data(), prepared(Training(network, RECIPES["adam"])).model
+    data, model = make_data(), prepare(Training(network, RECIPES["adam"])).model
     result = Smu(learning_rate=1e-12)(model, data.rows(WATCHED), retain=data.rows(REST), forward=forward)
     moved = flat(model) - flat(result.model)
     torch.testing.assert_close(moved, torch.cat([part.flatten() for part in record_of(model).parts.values()]))
@@ -291,7 +291,7 @@ def test_the_record_is_taken_out_once_however_the_model_is_called(forward: Any) 
 
 
 def test_a_record_that_is_not_taken_out_whole_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    data, model = make_data(), prepared(Training(network, RECIPES["adam"])).model
+    data, model = make_data(), prepare(Training(network, RECIPES["adam"])).model
     monkeypatch.setattr(smu, "steps_of", lambda *_: 5)
     with pytest.raises(ModelError, match=r"4 of 5 parts of the record were taken out .*report this as a bug"):
         Smu()(model, data.rows(WATCHED), retain=data.rows(REST))
@@ -302,7 +302,7 @@ def test_forgets_and_keeps(problem) -> None:
     data = Samples(torch.cat([problem.kept[0], problem.forget[0]]), torch.cat([problem.kept[1], problem.forget[1]]))
     training = Training(lambda: mlp((20, 64, 32, 4)), Recipe(150, 32, 3e-3))
     ticks: list[Tick] = []
-    model = prepared(training, data, seed=0, watched=torch.arange(200, 220), progress=ticks.append).model
+    model = prepare(training, data, seed=0, watched=torch.arange(200, 220), progress=ticks.append).model
     assert torch.equal(model[-1].weight, problem.model[-1].weight)
     assert (ticks[-1].done, ticks[-1].total) == (1050, 1050)
     ticks.clear()
@@ -329,12 +329,12 @@ def test_forgets_and_keeps(problem) -> None:
 )
 def test_watched_rows_that_cannot_be(watched: Tensor | None, words: str) -> None:
     with pytest.raises(InputError, match=words):
-        prepared(Training(network, RECIPES["adam"]), watched=watched)
+        prepare(Training(network, RECIPES["adam"]), watched=watched)
 
 
 def test_training_data_need_labels() -> None:
     with pytest.raises(InputError, match="training needs labels"):
-        prepared(Training(network, RECIPES["adam"]), Samples(make_data().inputs))
+        prepare(Training(network, RECIPES["adam"]), Samples(make_data().inputs))
 
 
 @pytest.mark.parametrize(
@@ -346,18 +346,18 @@ def test_training_data_need_labels() -> None:
     ],
 )
 def test_requests_that_are_not_what_was_watched(forget: Tensor, words: str) -> None:
-    data, model = make_data(), prepared(Training(network, RECIPES["adam"])).model
+    data, model = make_data(), prepare(Training(network, RECIPES["adam"])).model
     rest = [row for row in range(30) if row not in forget.tolist()]
     with pytest.raises(InputError, match=words):
         Smu()(model, data.rows(forget), retain=data.rows(rest))
 
 
 def test_what_a_request_must_give() -> None:
-    data, model = make_data(), prepared(Training(network, RECIPES["adam"])).model
+    data, model = make_data(), prepare(Training(network, RECIPES["adam"])).model
     forget, retain = data.rows(WATCHED), data.rows(REST)
     with pytest.raises(InputError, match="retain is None; give all of the remaining training data"):
         Smu()(model, forget)
-    with pytest.raises(InputError, match=re.escape("needs the labels of the retain samples; give retain=(")):
+    with pytest.raises(InputError, match=re.escape("retain has no labels; give retain=(")):
         Smu()(model, forget, retain=retain.inputs)
     with pytest.raises(InputError, match=r"26 of 26 labels of retain are out of range, .* 0 to 2"):
         Smu()(model, forget, retain=(retain.inputs, retain.labels + 3))
@@ -377,7 +377,7 @@ def test_a_run_that_diverges_names_the_rate(size: int) -> None:
     data = make_data(torch.float32)
     training = Training(lambda: mlp((5, 8, 8, 3)), Recipe(2, size, 0.01))
     with pytest.raises(NonFiniteError, match=r"lower learning_rate, 1e\+30"):
-        Smu(learning_rate=1e30)(prepared(training, data).model, data.rows(WATCHED), retain=data.rows(REST))
+        Smu(learning_rate=1e30)(prepare(training, data).model, data.rows(WATCHED), retain=data.rows(REST))
 
 
 def test_cancelling_leaves_the_model_as_it_was() -> None:
@@ -387,14 +387,14 @@ def test_cancelling_leaves_the_model_as_it_was() -> None:
     def stop(_: Tick) -> None:
         raise StopError
 
-    data, model = make_data(), prepared(Training(network, RECIPES["adam"])).model
+    data, model = make_data(), prepare(Training(network, RECIPES["adam"])).model
     before = copy.deepcopy(model.state_dict())
     with pytest.raises(StopError):
         Smu()(model, data.rows(WATCHED), retain=data.rows(REST), progress=stop)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert record_of(model).parts
     with pytest.raises(StopError):
-        prepared(Training(network, RECIPES["adam"]), progress=stop)
+        prepare(Training(network, RECIPES["adam"]), progress=stop)
 
 
 def test_every_pair_of_recipes_records_another_share() -> None:

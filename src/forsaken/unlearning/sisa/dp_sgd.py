@@ -24,9 +24,9 @@ from forsaken.models.train import Training, rate_at, usable_device
 from forsaken.recipe import Recipe
 from forsaken.unlearning.base import About
 from forsaken.unlearning.settings import number
-from forsaken.unlearning.sisa.method import Sisa, SisaEnsemble, Standing
-from forsaken.unlearning.sisa.shards import Ledger, Stage, labels_of
-from forsaken.unlearning.sisa.training import Teacher
+from forsaken.unlearning.sisa.method import EnsembleState, Sisa, SisaEnsemble
+from forsaken.unlearning.sisa.shards import ShardedData, SliceStage, labels_of
+from forsaken.unlearning.sisa.training import StageTrainer
 
 _MOMENTUM = 0.9
 _UNFIT = "the network cannot be trained by DP-SGD ({}); use sisa or sisa-dp"
@@ -34,7 +34,7 @@ _UNFIT = "the network cannot be trained by DP-SGD ({}); use sisa or sisa-dp"
 
 @dataclass(frozen=True, kw_only=True)
 class SisaDpSgd(Sisa):
-    """SISA whose constituents are trained by DP-SGD, so that the ensemble is (ε, δ)-private, given how rows were dealt.
+    """SISA whose constituents are trained by DP-SGD, so that the ensemble is (ε, δ)-private given the shards.
 
     Every step draws each row of the stage by chance, cuts each sample's gradient to the norm `clip` and adds noise to
     their sum (Abadi et al., "Deep Learning with Differential Privacy", 2016), by Opacus with ghost clipping. The noise
@@ -50,14 +50,14 @@ class SisaDpSgd(Sisa):
 
     Notes
     -----
-    What holds is (ε, δ) given the dealing, for one row of its shard being there or not. It does not hold between
-    data sets of n and n + 1 rows that are dealt anew, since every shard is then dealt otherwise, nor for replacing a
-    row, which moves a step by up to 2·clip. A request trains the touched shards again from a checkpoint, with fresh
-    noise in every stage whose rows are others than before, and both models have been seen: the samples left in such a
-    shard have spent more than ε, and `epsilon_spent` tells how much, from the accountant over all steps of this model
-    and those that it came from. Requests made of one and the same model do not count each other; who publishes both
-    results has spent more. Which rows were forgotten is not hidden. Random numbers come from torch's own generator by
-    the seed, so keep the seed secret.
+    What holds is (ε, δ) given how rows were assigned to shards, for one row of its shard being there or not. It does
+    not hold between data sets of n and n + 1 rows, since every row is then assigned anew, nor for replacing a row,
+    which moves a step by up to 2·clip. A request trains the touched shards again from a checkpoint, with fresh
+    noise in every stage whose rows are others than before, and both models have been seen: the samples left in such
+    a shard have spent more than ε, and `epsilon_spent` tells how much, from the accountant over all steps of this
+    model and those that it came from. Requests made of one and the same model do not count each other; who
+    publishes both results has spent more. Which rows were forgotten is not hidden. Random numbers come from torch's
+    own generator by the seed, so keep the seed secret.
     """
 
     about: ClassVar[About] = About(
@@ -71,37 +71,37 @@ class SisaDpSgd(Sisa):
     delta: float = number(1e-5, "δ that training spends", least=1e-15, most=0.5)
     clip: float = number(1.0, "the largest norm of a sample's gradient", least=1e-9)
 
-    def _teacher(self, training: Training, ledger: Ledger) -> Teacher:
+    def _trainer(self, training: Training, sharded: ShardedData) -> StageTrainer:
         recipe = training.recipe
         # Shards differ by a row or two: the one that asks for the most noise decides for all.
         plans = {
             private_plan(sizes, sizes, recipe.epochs, recipe.batch_size)
-            for sizes in (tuple(int(size) for size in counts.cumsum()) for counts in ledger.dealt)
+            for sizes in (tuple(int(size) for size in counts.cumsum()) for counts in sharded.assigned)
         }
         noise = max(noise_for(plan, self.epsilon, self.delta) for plan in plans)
-        return Private(training, noise, self.clip)
+        return PrivateTrainer(training, noise, self.clip)
 
     def epsilon_spent(self, model: SisaEnsemble) -> float:
         """Return ε at the method's δ for the samples of the shard that has spent most, over all of its trainings."""
-        return self._spent(model.standing)
+        return self._spent(model.ensemble_state)
 
-    def _spent(self, standing: Standing) -> float:
-        teacher, found = standing.teacher, set()
-        for counts, trainings in zip(standing.ledger.dealt, standing.trainings, strict=True):
+    def _spent(self, ensemble_state: EnsembleState) -> float:
+        trainer, found = ensemble_state.trainer, set()
+        for counts, trainings in zip(ensemble_state.sharded.assigned, ensemble_state.trainings, strict=True):
             sizes = tuple(int(size) for size in counts.cumsum())
-            stages = teacher.plan(sizes, sizes)
+            stages = trainer.plan(sizes, sizes)
             found.add(tuple(stage for first in trainings for stage in stages[first - 1 :]))
-        return max(spent(stages, _noise(teacher), self.delta) for stages in found)
+        return max(spent(stages, _noise(trainer), self.delta) for stages in found)
 
-    def _facts(self, standing: Standing) -> dict[str, Any]:
+    def _facts_of_variant(self, ensemble_state: EnsembleState) -> dict[str, Any]:
         return {
             "epsilon": self.epsilon,
             "delta": self.delta,
-            "epsilon_spent": self._spent(standing),
-            "noise_multiplier": _noise(standing.teacher),
+            "epsilon_spent": self._spent(ensemble_state),
+            "noise_multiplier": _noise(ensemble_state.trainer),
         }
 
-    def _told(self, facts: Mapping[str, Any]) -> list[str]:
+    def _notes_of_variant(self, facts: Mapping[str, Any]) -> list[str]:
         if facts["epsilon_spent"] <= self.epsilon:
             return []
         return [
@@ -111,18 +111,18 @@ class SisaDpSgd(Sisa):
 
 
 @dataclass(frozen=True, slots=True)
-class Private:
+class PrivateTrainer:
     """Trains a stage by DP-SGD, with as much noise in every stage."""
 
     training: Training
     noise: float
     clip: float
 
-    def plan(self, sizes: tuple[int, ...], dealt: tuple[int, ...]) -> tuple[Stage, ...]:
-        """Return the stages, as long as when the rows were dealt."""
-        return private_plan(sizes, dealt, self.training.recipe.epochs, self.training.recipe.batch_size)
+    def plan(self, sizes: tuple[int, ...], assigned: tuple[int, ...]) -> tuple[SliceStage, ...]:
+        """Return the stages, as long as when the rows were assigned."""
+        return private_plan(sizes, assigned, self.training.recipe.epochs, self.training.recipe.batch_size)
 
-    def seeds(self, ledger: Ledger, shard: int) -> tuple[int, ...]:
+    def seeds(self, sharded: ShardedData, shard: int) -> tuple[int, ...]:
         """Return a seed for each stage that follows its rows.
 
         Noise that two trainings share would cancel in the difference of their models, and the accountant counts on
@@ -130,9 +130,9 @@ class Private:
         still gives what training from the beginning does.
         """
         digest, found = hashlib.blake2b(digest_size=16), []
-        for slice_, seed in enumerate(ledger.stage_seeds(shard), start=1):
-            for at in np.flatnonzero((ledger.shard == shard) & (ledger.slice == slice_)):
-                digest.update(ledger.keys[at])
+        for slice_, seed in enumerate(sharded.stage_seeds(shard), start=1):
+            for at in np.flatnonzero((sharded.shard == shard) & (sharded.slice == slice_)):
+                digest.update(sharded.keys[at])
             rows = int.from_bytes(digest.copy().digest(), "big")
             found.append(int(generator(seed, Purpose.DP_ROWS, rows).integers(2**32)))
         return tuple(found)
@@ -146,7 +146,7 @@ class Private:
             raise ModelError(_UNFIT.format(wrong[0]))
         return network
 
-    def teach(self, network: nn.Module, data: Samples, stage: Stage, seed: int) -> nn.Module:
+    def train_stage(self, network: nn.Module, data: Samples, stage: SliceStage, seed: int) -> nn.Module:
         """Train the network for one stage; a step takes each row with the chance `stage.rate`."""
         recipe, place = self.training.recipe, usable_device(self.training.device)
         weights = [weight for weight in network.parameters() if weight.requires_grad]
@@ -181,8 +181,8 @@ class Private:
         return network.eval()
 
 
-def _noise(teacher: Teacher) -> float:
-    return teacher.noise if isinstance(teacher, Private) else 0.0
+def _noise(trainer: StageTrainer) -> float:
+    return trainer.noise if isinstance(trainer, PrivateTrainer) else 0.0
 
 
 def _optimiser(weights: list[nn.Parameter], recipe: Recipe) -> torch.optim.Optimizer:
@@ -239,29 +239,29 @@ def opacus(part: str = "opacus") -> Any:
         ) from error
 
 
-def private_plan(sizes: Sequence[int], dealt: Sequence[int], epochs: int, batch: int) -> tuple[Stage, ...]:
+def private_plan(sizes: Sequence[int], assigned: Sequence[int], epochs: int, batch: int) -> tuple[SliceStage, ...]:
     """Return the stages of a shard for DP-SGD, where each step draws each row with the same chance.
 
-    Chances and steps follow the rows that were dealt, not those that are left: what a step may reveal must not depend
-    on who was forgotten. Chances lie on a coarse grid (at most 19 % more than batch / rows), since each other one costs
+    Chances and steps follow the rows first assigned, not those that are left: what a step may reveal must not depend on
+    who was forgotten. Chances lie on a coarse grid (at most 19 % more than batch / rows), since each other one costs
     the accountant time.
 
     >>> [(stage.rate, stage.steps) for stage in private_plan([8, 16, 24], [8, 16, 24], epochs=4, batch=8)]
     [(1.0, 2), (0.5, 4), (0.3535533905932738, 6)]
     """
-    share = 2 * epochs / (len(dealt) + 1)
+    share = 2 * epochs / (len(assigned) + 1)
     due, stages = 0.0, []
-    for rows, at_first in zip(sizes, dealt, strict=True):
+    for rows, at_first in zip(sizes, assigned, strict=True):
         due += share * at_first
         rate = 2.0 ** (-math.floor(_GRID * math.log2(max(1.0, at_first / batch))) / _GRID)
         steps = max(0, round(due / (rate * at_first)))
         due -= steps * rate * at_first
         expected = max(1, round(rate * at_first))
-        stages.append(Stage(rows, expected, steps, round(steps * rate * rows), rate))
+        stages.append(SliceStage(rows, expected, steps, round(steps * rate * rows), rate))
     return tuple(stages)
 
 
-def history(stages: Iterable[Stage], noise: float) -> list[tuple[float, float, int]]:
+def history(stages: Iterable[SliceStage], noise: float) -> list[tuple[float, float, int]]:
     """Return what Opacus's accountant takes: noise multiplier, sampling rate and steps, one entry a rate."""
     steps: dict[float, int] = {}
     for stage in stages:
@@ -270,7 +270,7 @@ def history(stages: Iterable[Stage], noise: float) -> list[tuple[float, float, i
     return [(noise, rate, count) for rate, count in steps.items()]
 
 
-def spent(stages: Iterable[Stage], noise: float, delta: float) -> float:
+def spent(stages: Iterable[SliceStage], noise: float, delta: float) -> float:
     """Return ε after these stages, by Opacus's Rényi accountant; they compose one after the other."""
     accountant = opacus("opacus.accountants").RDPAccountant()
     accountant.history = history(stages, noise)
@@ -282,7 +282,7 @@ def spent(stages: Iterable[Stage], noise: float, delta: float) -> float:
         return float(accountant.get_epsilon(delta, alphas=list(ORDERS)))
 
 
-def noise_for(stages: Sequence[Stage], epsilon: float, delta: float) -> float:
+def noise_for(stages: Sequence[SliceStage], epsilon: float, delta: float) -> float:
     """Return the noise multiplier at which all stages of a shard together spend ε at most, and nearly that."""
 
     def excess(log_noise: float) -> float:

@@ -24,22 +24,22 @@ from forsaken.models.logits import as_logits
 from forsaken.models.train import Training, usable_device
 from forsaken.result import Step
 from forsaken.types import Progress, silent
-from forsaken.unlearning.base import About, Cost, Details, Readied, Request, UpfrontUnlearner, stopwatch
+from forsaken.unlearning.base import About, Cost, Details, PreparedModel, Request, UpfrontUnlearner, stopwatch
 from forsaken.unlearning.settings import number, other, whole
-from forsaken.unlearning.sisa.shards import Ledger, Rows, Stage, deal, labels_of
+from forsaken.unlearning.sisa.shards import Rows, ShardedData, SliceStage, assign_shards, labels_of
 from forsaken.unlearning.sisa.training import (
     Checkpoint,
-    Plain,
+    CheckpointStore,
+    PlainTrainer,
+    ShardTask,
+    StageTrainer,
     State,
-    Store,
-    Task,
-    Taught,
-    Teacher,
+    TrainedShard,
     clear_drafts,
     kept_stages,
     new_network,
     packed,
-    teach,
+    train_shard,
 )
 
 _ELSEWHERE = ("engine", "workers")  # settings of where the work is done, which do not change the result
@@ -50,9 +50,9 @@ _ENGINES = "local, ray, or ray://host:port"
 class Sisa(UpfrontUnlearner):
     """Sharded, isolated, sliced and aggregated training: `prepare` trains the ensemble, a call makes it forget.
 
-    The training data are dealt to shards, each of which trains a network of its own, slice after slice, with a
+    The training data are assigned to shards, each of which trains a network of its own, slice after slice, with a
     checkpoint after each; the networks vote. To forget, each shard that held a sample goes back to the last checkpoint
-    before it and trains on without it. The result is bit for bit the ensemble that was dealt the same rows and never
+    before it and trains on without it. The result is bit for bit the ensemble that was assigned the same rows and never
     had the samples: forgetting is exact, and paid for with storage and with weaker constituents (Bourtoule et al.,
     "Machine Unlearning", 2021).
 
@@ -107,7 +107,7 @@ class Sisa(UpfrontUnlearner):
         folder: Path | None = None,
         watched: Tensor | None = None,  # noqa: ARG002 (every row may be forgotten)
         progress: Progress = silent,
-    ) -> Readied:
+    ) -> PreparedModel:
         """Train the ensemble, with checkpoints in `folder`, or in a temporary one that lives as long as the model.
 
         See `UpfrontUnlearner.prepare`.
@@ -116,23 +116,23 @@ class Sisa(UpfrontUnlearner):
         if folder is None and self.engine.startswith("ray://"):
             raise SettingsError("on a cluster the checkpoints need a place that all machines share; give folder=")
         with stopwatch(nn.Identity()) as clock:
-            ledger = deal(data, self.shards, self.slices, seed)
-            teacher = self._teacher(training, ledger)
-            a_checkpoint = len(packed(new_network(teacher, ledger.start_seed(0)).state_dict()))
-            standing = Standing(
+            sharded = assign_shards(data, self.shards, self.slices, seed)
+            trainer = self._trainer(training, sharded)
+            a_checkpoint = len(packed(new_network(trainer, sharded.start_seed(0)).state_dict()))
+            ensemble_state = EnsembleState(
                 method=type(self).__name__,
                 settings={name: value for name, value in self.settings.items() if name not in _ELSEWHERE},
-                ledger=ledger,
-                teacher=teacher,
-                store=Store(folder),
-                keep=kept_stages(ledger.slices, a_checkpoint, self.space / self.shards),
-                full_bytes=self.shards * ledger.slices * a_checkpoint,
+                sharded=sharded,
+                trainer=trainer,
+                store=CheckpointStore(folder),
+                keep=kept_stages(sharded.slices, a_checkpoint, self.space / self.shards),
+                full_bytes=self.shards * sharded.slices * a_checkpoint,
                 checkpoints=({},) * self.shards,
                 trainings=((),) * self.shards,
             )
-            ensemble = SisaEnsemble(_networks(standing, training), standing)
-            self._teach(ensemble, ledger, dict.fromkeys(range(self.shards), 1), None, seed, progress)
-        return Readied(ensemble.eval(), Cost(clock.seconds, ensemble.bytes, standing.full_bytes))
+            ensemble = SisaEnsemble(_networks(ensemble_state, training), ensemble_state)
+            self._train_shards(ensemble, sharded, dict.fromkeys(range(self.shards), 1), None, seed, progress)
+        return PreparedModel(ensemble.eval(), Cost(clock.seconds, ensemble.bytes, ensemble_state.full_bytes))
 
     def run(self, student: nn.Module, request: Request) -> Details:
         """Retrain the touched shards of an ensemble. See `Unlearner.run`."""
@@ -141,74 +141,76 @@ class Sisa(UpfrontUnlearner):
                 f"{type(self).__name__} cannot make a {type(student).__name__} forget, only an ensemble of its own: "
                 "train it with prepare(training, data, seed=...) and give its model"
             )
-        old = student.standing
+        old = student.ensemble_state
         self._check_settings(old)
-        rows = old.ledger.find(request.forget)
-        if len(rows) == len(old.ledger.shard):
+        rows = old.sharded.find(request.forget)
+        if len(rows) == len(old.sharded.shard):
             raise InputError("forget holds all training data, so no shard would be left; delete the model instead")
-        ledger = old.ledger.without(rows)
-        taught = self._teach(student, ledger, _first_stages(old, ledger, rows), rows, request.seed, request.progress)
-        steps = sum(done.steps for done in taught)
-        rate = old.teacher.training.recipe.learning_rate
+        sharded = old.sharded.without(rows)
+        trained = self._train_shards(
+            student, sharded, _first_stages(old, sharded, rows), rows, request.seed, request.progress
+        )
+        steps = sum(done.steps for done in trained)
+        rate = old.trainer.training.recipe.learning_rate
         history = tuple(
             Step(at, done.loss_kept, done.loss_forgotten, done.loss_kept, 0.0, 0.0, rate, done.seconds)
-            for at, done in enumerate(taught, start=1)
+            for at, done in enumerate(trained, start=1)
         )
         facts = {
-            "shards_retrained": len(taught),
-            "stages_retrained": sum(ledger.slices - done.first + 1 for done in taught),
-            "samples_passed": sum(done.passes for done in taught),
-            "longest_shard_seconds": max((done.seconds for done in taught), default=0.0),
+            "shards_retrained": len(trained),
+            "stages_retrained": sum(sharded.slices - done.first + 1 for done in trained),
+            "samples_passed": sum(done.passes for done in trained),
+            "longest_shard_seconds": max((done.seconds for done in trained), default=0.0),
             "rows_forgotten": len(rows),
-            "slices": ledger.slices,
+            "slices": sharded.slices,
             "bytes": student.bytes,
             "full_bytes": old.full_bytes,
-            "old_bytes": sum(each.bytes for each in _files(old) - _files(student.standing)),
-            **self._facts(student.standing),
+            "old_bytes": sum(each.bytes for each in _files(old) - _files(student.ensemble_state)),
+            **self._facts_of_variant(student.ensemble_state),
         }
-        notes = [*self._notes(ledger, facts, request), *self._told(facts)]
-        if not taught:
+        notes = [*self._notes(sharded, facts, request), *self._notes_of_variant(facts)]
+        if not trained:
             notes.insert(0, "no step had used the samples, so the weights are as they were; the books are without them")
-        stopped = "iterations" if taught else "not-memorised"
+        stopped = "iterations" if trained else "not-memorised"
         return Details(stopped, len(history), max(steps, len(history)), history, None, facts, tuple(notes))
 
-    def _teacher(self, training: Training, ledger: Ledger) -> Teacher:  # noqa: ARG002 (for those who plan ahead)
+    def _trainer(self, training: Training, sharded: ShardedData) -> StageTrainer:  # noqa: ARG002 (for those who plan ahead)
         """Return how constituents are trained."""
-        return Plain.of(training)
+        return PlainTrainer.of(training)
 
-    def _publish(self, done: Taught, standing: Standing, seed: int) -> State:  # noqa: ARG002 (for those who add noise)
+    def _publish(self, done: TrainedShard, ensemble_state: EnsembleState, seed: int) -> State:  # noqa: ARG002 (for those who add noise)
         """Return the weights of a constituent that the model shows."""
         return done.state
 
-    def _facts(self, standing: Standing) -> dict[str, Any]:  # noqa: ARG002 (SISA has said it all)
+    def _facts_of_variant(self, ensemble_state: EnsembleState) -> dict[str, Any]:  # noqa: ARG002 (SISA has said it all)
         """Return what a subclass has to say in numbers."""
         return {}
 
-    def _told(self, facts: Mapping[str, Any]) -> list[str]:  # noqa: ARG002 (as above)
+    def _notes_of_variant(self, facts: Mapping[str, Any]) -> list[str]:  # noqa: ARG002 (as above)
         """Return what a subclass has to say in sentences."""
         return []
 
-    def _teach(
+    def _train_shards(
         self,
         ensemble: SisaEnsemble,
-        ledger: Ledger,
+        sharded: ShardedData,
         first: dict[int, int],
         gone: Rows | None,
         seed: int,
         progress: Progress,
-    ) -> list[Taught]:
-        """Train shards from their first stage on, with the ledger's rows; leave no file behind if that fails."""
-        standing = ensemble.standing
+    ) -> list[TrainedShard]:
+        """Train shards from their first stage on, with the sharded's rows; leave no file behind if that fails."""
+        ensemble_state = ensemble.ensemble_state
         if not first:
-            ensemble.standing = _later(standing, ledger, ())
+            ensemble.ensemble_state = _later(ensemble_state, sharded, ())
             return []
-        with _generation(standing) as folder:
-            tasks = [_task(standing, ledger, shard, stage, gone, folder) for shard, stage in first.items()]
+        with _generation(ensemble_state) as folder:
+            tasks = [_task(ensemble_state, sharded, shard, stage, gone, folder) for shard, stage in first.items()]
             local = self.engine == "local"
-            on_gpu = usable_device(standing.teacher.training.device).type == "cuda"
-            taught = fan_out(
+            on_gpu = usable_device(ensemble_state.trainer.training.device).type == "cuda"
+            trained = fan_out(
                 # a progress function cannot follow a task to another process
-                partial(teach, progress=progress) if local else teach,
+                partial(train_shard, progress=progress) if local else train_shard,
                 tasks,
                 engine=self.engine,
                 workers=self.workers,
@@ -216,29 +218,29 @@ class Sisa(UpfrontUnlearner):
                 progress=progress,
                 stage="shards",
             )
-            ensemble.standing = _later(standing, ledger, taught)
-            for done in taught:
-                ensemble.constituents[done.shard].load_state_dict(self._publish(done, ensemble.standing, seed))
-        return taught
+            ensemble.ensemble_state = _later(ensemble_state, sharded, trained)
+            for done in trained:
+                ensemble.constituents[done.shard].load_state_dict(self._publish(done, ensemble.ensemble_state, seed))
+        return trained
 
-    def _check_settings(self, standing: Standing) -> None:
+    def _check_settings(self, ensemble_state: EnsembleState) -> None:
         name = type(self).__name__
-        if standing.method != name:
-            raise SettingsError(f"the model was prepared by {standing.method}; {name} cannot make it forget")
-        differing = [key for key, value in standing.settings.items() if self.settings[key] != value]
+        if ensemble_state.method != name:
+            raise SettingsError(f"the model was prepared by {ensemble_state.method}; {name} cannot make it forget")
+        differing = [key for key, value in ensemble_state.settings.items() if self.settings[key] != value]
         if differing:
-            told = ", ".join(f"{key}={standing.settings[key]!r}" for key in differing)
+            told = ", ".join(f"{key}={ensemble_state.settings[key]!r}" for key in differing)
             raise SettingsError(f"the model was prepared with {told}; give {name} the same settings as then")
 
-    def _notes(self, ledger: Ledger, facts: Mapping[str, Any], request: Request) -> Iterator[str]:
+    def _notes(self, sharded: ShardedData, facts: Mapping[str, Any], request: Request) -> Iterator[str]:
         rows = facts["rows_forgotten"]
-        if ledger.slices < self.slices:
-            yield f"each shard has {ledger.slices} slices, not {self.slices}: a slice holds at least one row"
+        if sharded.slices < self.slices:
+            yield f"each shard has {sharded.slices} slices, not {self.slices}: a slice holds at least one row"
         if rows > len(request.forget):
             yield f"{rows} rows of the training data equal the {len(request.forget)} samples; all were forgotten"
-        empty = ledger.shards - len(ledger.voters)
+        empty = sharded.shards - len(sharded.voters)
         if empty:
-            yield f"{empty} of {ledger.shards} shards have no rows left and no vote"
+            yield f"{empty} of {sharded.shards} shards have no rows left and no vote"
         if facts["old_bytes"]:
             yield (
                 "checkpoints of the model handed over still remember what was forgotten; when it is no longer needed, "
@@ -246,70 +248,72 @@ class Sisa(UpfrontUnlearner):
             )
 
 
-def _first_stages(old: Standing, ledger: Ledger, rows: Rows) -> dict[int, int]:
+def _first_stages(old: EnsembleState, sharded: ShardedData, rows: Rows) -> dict[int, int]:
     """Return the touched shards, each with the stage after its last checkpoint before its first forgotten row.
 
     A shard is left out where no stage from that row on has steps, with it or without: its networks and checkpoints are
     already those of a shard that never had the row.
     """
     found = {}
-    for shard in np.unique(old.ledger.shard[rows]).tolist():
-        touched = rows[old.ledger.shard[rows] == shard]
-        first = int(old.ledger.slice[touched].min())
-        plans = (_stages(old.teacher, books, shard) for books in (old.ledger, ledger))
+    for shard in np.unique(old.sharded.shard[rows]).tolist():
+        touched = rows[old.sharded.shard[rows] == shard]
+        first = int(old.sharded.slice[touched].min())
+        plans = (_stages(old.trainer, books, shard) for books in (old.sharded, sharded))
         if any(stage.steps for stages in plans for stage in stages[first - 1 :]):
             found[shard] = 1 + max((stage for stage in old.checkpoints[shard] if stage < first), default=0)
     return found
 
 
-def _stages(teacher: Teacher, ledger: Ledger, shard: int) -> tuple[Stage, ...]:
-    return teacher.plan(ledger.sizes(shard), tuple(int(count) for count in ledger.dealt[shard].cumsum()))
+def _stages(trainer: StageTrainer, sharded: ShardedData, shard: int) -> tuple[SliceStage, ...]:
+    return trainer.plan(sharded.sizes(shard), tuple(int(count) for count in sharded.assigned[shard].cumsum()))
 
 
-def _task(standing: Standing, ledger: Ledger, shard: int, first: int, gone: Rows | None, folder: Path) -> Task:
-    was = standing.ledger
-    return Task(
+def _task(
+    ensemble_state: EnsembleState, sharded: ShardedData, shard: int, first: int, gone: Rows | None, folder: Path
+) -> ShardTask:
+    was = ensemble_state.sharded
+    return ShardTask(
         shard=shard,
-        teacher=standing.teacher,
-        data=ledger.of(shard),
-        stages=_stages(standing.teacher, ledger, shard),
+        trainer=ensemble_state.trainer,
+        data=sharded.of(shard),
+        stages=_stages(ensemble_state.trainer, sharded, shard),
         first=first,
-        start=standing.checkpoints[shard].get(first - 1),
-        start_seed=ledger.start_seed(shard),
-        stage_seeds=standing.teacher.seeds(ledger, shard),
-        keep=standing.keep,
+        start=ensemble_state.checkpoints[shard].get(first - 1),
+        start_seed=sharded.start_seed(shard),
+        stage_seeds=ensemble_state.trainer.seeds(sharded, shard),
+        keep=ensemble_state.keep,
         folder=folder,
         forgotten=None if gone is None else was.data.rows(gone[was.shard[gone] == shard]),
     )
 
 
-def _later(old: Standing, ledger: Ledger, taught: Sequence[Taught]) -> Standing:
+def _later(old: EnsembleState, sharded: ShardedData, trained: Sequence[TrainedShard]) -> EnsembleState:
     """Return where an ensemble stands after some of its shards were trained."""
     checkpoints, trainings = list(old.checkpoints), list(old.trainings)
-    for done in taught:
+    for done in trained:
         earlier = {stage: each for stage, each in checkpoints[done.shard].items() if stage < done.first}
         checkpoints[done.shard] = {**earlier, **done.checkpoints}
         trainings[done.shard] = (*trainings[done.shard], done.first)
-    return replace(old, ledger=ledger, checkpoints=tuple(checkpoints), trainings=tuple(trainings))
+    return replace(old, sharded=sharded, checkpoints=tuple(checkpoints), trainings=tuple(trainings))
 
 
-def _networks(standing: Standing, training: Training) -> list[nn.Module]:
+def _networks(ensemble_state: EnsembleState, training: Training) -> list[nn.Module]:
     place = usable_device(training.device)
-    ledger = standing.ledger
-    return [new_network(standing.teacher, ledger.start_seed(shard)).to(place) for shard in range(ledger.shards)]
+    sharded = ensemble_state.sharded
+    return [new_network(ensemble_state.trainer, sharded.start_seed(shard)).to(place) for shard in range(sharded.shards)]
 
 
-def _files(standing: Standing) -> set[Checkpoint]:
-    return {each for shard in standing.checkpoints for each in shard.values()}
+def _files(ensemble_state: EnsembleState) -> set[Checkpoint]:
+    return {each for shard in ensemble_state.checkpoints for each in shard.values()}
 
 
 @contextmanager
-def _generation(standing: Standing) -> Iterator[Path]:
+def _generation(ensemble_state: EnsembleState) -> Iterator[Path]:
     """Make a folder for new checkpoints, and remove it if the block fails."""
-    if not standing.keep:
+    if not ensemble_state.keep:
         yield Path(os.devnull)
         return
-    folder = standing.store.generation()
+    folder = ensemble_state.store.generation()
     try:
         yield folder
     except BaseException:
@@ -319,18 +323,18 @@ def _generation(standing: Standing) -> Iterator[Path]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Standing:
+class EnsembleState:
     """Where an ensemble stands: everything that a request needs. Never changed; a request makes a new one.
 
     Attributes
     ----------
     method, settings : str, mapping
         Who prepared the ensemble, and how.
-    ledger : Ledger
+    sharded : ShardedData
         The rows that it was trained on, with their shards and slices.
-    teacher : Teacher
+    trainer : StageTrainer
         How its members are trained.
-    store : Store
+    store : CheckpointStore
         Where checkpoints go.
     keep : tuple of int
         After which slices one is kept.
@@ -344,15 +348,15 @@ class Standing:
 
     method: str
     settings: Mapping[str, Any]
-    ledger: Ledger
-    teacher: Teacher
-    store: Store
+    sharded: ShardedData
+    trainer: StageTrainer
+    store: CheckpointStore
     keep: tuple[int, ...]
     full_bytes: int
     checkpoints: tuple[Mapping[int, Checkpoint], ...]
     trainings: tuple[tuple[int, ...], ...]
 
-    def __deepcopy__(self, memo: object) -> Standing:
+    def __deepcopy__(self, memo: object) -> EnsembleState:
         return self
 
 
@@ -367,18 +371,18 @@ class SisaEnsemble(nn.Module):
     ----------
     constituents : ModuleList
         One network a shard.
-    standing : Standing
+    ensemble_state : EnsembleState
         What a request needs.
     """
 
-    def __init__(self, constituents: list[nn.Module], standing: Standing) -> None:
+    def __init__(self, constituents: list[nn.Module], ensemble_state: EnsembleState) -> None:
         super().__init__()
         self.constituents = nn.ModuleList(constituents)
-        self.standing = standing
+        self.ensemble_state = ensemble_state
 
     def forward(self, *inputs: Any, **named: Any) -> Tensor:
         """Return the logarithm of the posterior (samples x classes)."""
-        voters = self.standing.ledger.voters
+        voters = self.ensemble_state.sharded.voters
         outputs = [as_logits(net(*inputs, **named)) for at, net in enumerate(self.constituents) if at in voters]
         return vote(torch.stack(outputs))
 
@@ -407,7 +411,7 @@ class SisaEnsemble(nn.Module):
         return sum(each.bytes for each in old)
 
     def _files(self) -> set[Checkpoint]:
-        return {each for shard in self.standing.checkpoints for each in shard.values()}
+        return {each for shard in self.ensemble_state.checkpoints for each in shard.values()}
 
 
 def vote(logits: Tensor) -> Tensor:

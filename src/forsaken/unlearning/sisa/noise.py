@@ -18,8 +18,8 @@ from forsaken._random import Purpose, generator
 from forsaken.errors import ModelError
 from forsaken.unlearning.base import About
 from forsaken.unlearning.settings import choice, number
-from forsaken.unlearning.sisa.method import Sisa, Standing
-from forsaken.unlearning.sisa.training import State, Taught, new_network
+from forsaken.unlearning.sisa.method import EnsembleState, Sisa
+from forsaken.unlearning.sisa.training import State, TrainedShard, new_network
 
 BOUNDS = ("proven", "assumed")
 
@@ -45,18 +45,19 @@ class SisaDp(Sisa):
 
     Notes
     -----
-    What that guarantees for a network: with "proven", (ε, δ)-differential privacy of each publication, given the
-    dealing, for replacing one row of its shard, whatever the recipe. It does not hold between data sets of n and n + 1
-    rows, since every shard is then dealt otherwise. A network with buffers that training moves, other than the running
-    statistics of norm layers, is refused: they would be published without noise. But the clip is on the whole update,
-    not on a sample's part in it, so at the defaults the noise has a deviation of 0.69·clip on *every* weight and a norm
-    of 0.69·clip·√d: a network of any size is lost in it. With "assumed" a network may survive, but nothing proves the
-    assumption for one (for strongly convex losses a bound that falls with n is a theorem, and the one that the method
-    was made for): then ε is a name for the amount of noise, not a guarantee. Shards are disjoint, so one ensemble
-    spends (ε, δ); each later request publishes the touched shards again, and their samples have spent k·(ε, δ) after k
-    publications, counted over this model and those that it came from. Requests made of one and the same model do not
-    count each other; who publishes both results has spent more. Whoever knows the seed can take the noise off, so keep
-    it secret. Checkpoints and data are without noise: do not publish.
+    What that guarantees for a network: with "proven", (ε, δ)-differential privacy of each publication, given how rows
+    were assigned to shards, for replacing one row of its shard, whatever the recipe. It does not hold between data
+    sets of n and n + 1 rows, since all rows are then assigned anew. A network with buffers that training moves,
+    other than the running statistics of norm layers, is refused: they would be published without noise. But the
+    clip is on the whole update, not on a sample's part in it, so at the defaults the noise has a deviation of
+    0.69·clip on *every* weight and a norm of 0.69·clip·√d: a network of any size is lost in it. With "assumed" a
+    network may survive, but nothing proves the assumption for one (for strongly convex losses a bound that falls
+    with n is a theorem, and the one that the method was made for): then ε is a name for the amount of noise, not a
+    guarantee. Shards are disjoint, so one ensemble spends (ε, δ); each later request publishes the touched shards
+    again, and their samples have spent k·(ε, δ) after k publications, counted over this model and those that it
+    came from. Requests made of one and the same model do not count each other; who publishes both results has spent
+    more. Whoever knows the seed can take the noise off, so keep it secret. Checkpoints and data are without noise:
+    do not publish.
     """
 
     about: ClassVar[About] = About(
@@ -72,22 +73,29 @@ class SisaDp(Sisa):
     sensitivity: str = choice("proven", "how far one sample may move an update: 2·clip, or a share of it", BOUNDS)
 
     def _deviation(self, rows: int) -> float:
-        """Return the deviation of the noise on each weight of a constituent that `rows` samples were dealt to."""
+        """Return the deviation of the noise on each weight of a constituent that `rows` samples were assigned to."""
         reach = 2 * self.clip / (1 if self.sensitivity == "proven" else max(1, rows))
         return reach * unit_deviation(self.epsilon, self.delta)
 
-    def _publish(self, done: Taught, standing: Standing, seed: int) -> State:
-        ledger, shard = standing.ledger, done.shard
-        start = new_network(standing.teacher, ledger.start_seed(shard))
+    def _publish(self, done: TrainedShard, ensemble_state: EnsembleState, seed: int) -> State:
+        sharded, shard = ensemble_state.sharded, done.shard
+        start = new_network(ensemble_state.trainer, sharded.start_seed(shard))
         # Noise that two publications share would cancel in their difference: it follows the rows that are left as well.
-        left = hashlib.blake2b(b"".join(ledger.keys[at] for at in np.flatnonzero(ledger.shard == shard)), digest_size=8)
-        purpose = (Purpose.PUBLISHED_NOISE, shard, len(standing.trainings[shard]), int.from_bytes(left.digest(), "big"))
-        deviation = self._deviation(int(ledger.dealt[shard].sum()))
+        left = hashlib.blake2b(
+            b"".join(sharded.keys[at] for at in np.flatnonzero(sharded.shard == shard)), digest_size=8
+        )
+        purpose = (
+            Purpose.PUBLISHED_NOISE,
+            shard,
+            len(ensemble_state.trainings[shard]),
+            int.from_bytes(left.digest(), "big"),
+        )
+        deviation = self._deviation(int(sharded.assigned[shard].sum()))
         return published(start, done.state, self.clip, deviation, generator(seed, *purpose))
 
-    def _facts(self, standing: Standing) -> dict[str, Any]:
-        times = max(len(trainings) for trainings in standing.trainings)
-        rows = int(standing.ledger.dealt.sum(1).min())
+    def _facts_of_variant(self, ensemble_state: EnsembleState) -> dict[str, Any]:
+        times = max(len(trainings) for trainings in ensemble_state.trainings)
+        rows = int(ensemble_state.sharded.assigned.sum(1).min())
         return {
             "epsilon": self.epsilon,
             "delta": self.delta,
@@ -98,7 +106,7 @@ class SisaDp(Sisa):
             "delta_spent": times * self.delta,
         }
 
-    def _told(self, facts: Mapping[str, Any]) -> list[str]:
+    def _notes_of_variant(self, facts: Mapping[str, Any]) -> list[str]:
         spent = f"ε = {facts['epsilon_spent']:g}, δ = {facts['delta_spent']:g}"
         told = [f"samples of the shard published most often ({facts['publications']} times) have spent {spent}"]
         if self.sensitivity == "assumed":

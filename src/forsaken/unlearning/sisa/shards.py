@@ -1,4 +1,4 @@
-"""Who is taught what and when: rows dealt to shards and slices, and how long each slice is trained for."""
+"""Who is trained what and when: rows assigned to shards and slices, and how long each slice is trained for."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Rows = np.ndarray[Any, np.dtype[np.int64]]
 
 
 @dataclass(frozen=True, eq=False)
-class Ledger:
+class ShardedData:
     """The training data of an ensemble, ordered by shard and slice; what was forgotten is not in it any more.
 
     Attributes
@@ -28,7 +28,7 @@ class Ledger:
         The rows, those of shard 0 first, in each shard those of slice 1 first.
     shard, slice : int array, shape (n,)
         Where each row belongs: shards count from 0, slices from 1.
-    dealt : int array, shape (shards, slices)
+    assigned : int array, shape (shards, slices)
         How many rows each slice had at the beginning.
     seed : int
         Decides the dealing, the initial weights and every stage's order.
@@ -37,7 +37,7 @@ class Ledger:
     data: Samples
     shard: Rows
     slice: Rows
-    dealt: Rows
+    assigned: Rows
     seed: int
 
     def __deepcopy__(self, memo: object) -> Self:
@@ -47,12 +47,12 @@ class Ledger:
     @property
     def shards(self) -> int:
         """How many shards there are."""
-        return int(self.dealt.shape[0])
+        return int(self.assigned.shape[0])
 
     @property
     def slices(self) -> int:
         """How many slices a shard has."""
-        return int(self.dealt.shape[1])
+        return int(self.assigned.shape[1])
 
     @cached_property
     def keys(self) -> list[bytes]:
@@ -92,8 +92,8 @@ class Ledger:
         wanted = set(asked)
         return np.array([at for at, key in enumerate(keys) if key in wanted], dtype=np.int64)
 
-    def without(self, rows: Rows) -> Ledger:
-        """Return the ledger without these rows; every other row keeps its shard and slice."""
+    def without(self, rows: Rows) -> ShardedData:
+        """Return the sharded without these rows; every other row keeps its shard and slice."""
         left = np.delete(np.arange(len(self.shard)), rows)
         return replace(self, data=self.data.rows(left), shard=self.shard[left], slice=self.slice[left])
 
@@ -108,7 +108,7 @@ class Ledger:
         )
 
 
-def deal(data: Samples, shards: int, slices: int, seed: int) -> Ledger:
+def assign_shards(data: Samples, shards: int, slices: int, seed: int) -> ShardedData:
     """Deal rows at random to shards, and those of a shard to slices, as evenly as they go.
 
     A slice holds at least one row: where the data are few, there are fewer slices than asked for.
@@ -121,11 +121,11 @@ def deal(data: Samples, shards: int, slices: int, seed: int) -> Ledger:
     counts = np.array([[len(part) for part in np.array_split(hand, used)] for hand in hands], dtype=np.int64)
     shard = np.repeat(np.arange(shards), counts.sum(1))
     slice_ = np.concatenate([np.repeat(np.arange(1, used + 1), row) for row in counts])
-    return Ledger(data.rows(order), shard, slice_, counts, seed)
+    return ShardedData(data.rows(order), shard, slice_, counts, seed)
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class SliceStage:
     """One stage of a shard: some steps on its first `rows` rows, `batch` at a time, which pass `passes` samples.
 
     Where steps draw their rows by chance, `rate` is the chance of each row.
@@ -138,7 +138,7 @@ class Stage:
     rate: float = 0.0
 
 
-def plan(sizes: Sequence[int], epochs: int, batch: int, *, least: int = 1) -> tuple[Stage, ...]:
+def plan(sizes: Sequence[int], epochs: int, batch: int, *, least: int = 1) -> tuple[SliceStage, ...]:
     """Return the stages of a shard, such that its samples are passed as often as in plain training of `epochs`.
 
     With R slices of equal size, stage i passes i/R of the shard, so each lasts e = 2·epochs / (R + 1) epochs (Bourtoule
@@ -167,7 +167,7 @@ def plan(sizes: Sequence[int], epochs: int, batch: int, *, least: int = 1) -> tu
         if rows >= least and due > 0:
             steps, passes = _nearest(due, rows, size)
             due -= passes
-        stages.append(Stage(rows, size, steps, passes))
+        stages.append(SliceStage(rows, size, steps, passes))
     return tuple(stages)
 
 

@@ -25,77 +25,77 @@ from forsaken.errors import ModelError, NonFiniteError, OutputError
 from forsaken.models.logits import evaluation
 from forsaken.models.train import Training, train, usable_device
 from forsaken.types import Progress, Tick, silent
-from forsaken.unlearning.sisa.shards import Ledger, Stage, plan
+from forsaken.unlearning.sisa.shards import ShardedData, SliceStage, plan
 
 _LOSS_BATCH = 512
 
 
-class Teacher(Protocol):
+class StageTrainer(Protocol):
     """How a constituent is built and how one stage of it is trained; it travels to Ray's workers."""
 
     @property
     def training(self) -> Training:
         """The network, the recipe and the device."""
 
-    def plan(self, sizes: tuple[int, ...], dealt: tuple[int, ...]) -> tuple[Stage, ...]:
-        """Return the stages of a shard whose slices 1 to i hold so many rows now, and held so many when dealt."""
+    def plan(self, sizes: tuple[int, ...], assigned: tuple[int, ...]) -> tuple[SliceStage, ...]:
+        """Return the stages of a shard whose slices 1 to i hold so many rows now, and held so many when assigned."""
 
-    def seeds(self, ledger: Ledger, shard: int) -> tuple[int, ...]:
+    def seeds(self, sharded: ShardedData, shard: int) -> tuple[int, ...]:
         """Return the seed of each of a shard's stages, which must follow from its rows up to that stage alone."""
 
     def build(self) -> nn.Module:
         """Return a new network."""
 
-    def teach(self, network: nn.Module, data: Samples, stage: Stage, seed: int) -> nn.Module:
+    def train_stage(self, network: nn.Module, data: Samples, stage: SliceStage, seed: int) -> nn.Module:
         """Train the network for one stage, with an optimiser of its own."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plain:
+class PlainTrainer:
     """Trains a stage by the training's recipe. The optimiser is new in each stage: checkpoints hold weights alone."""
 
     training: Training
     least: int = 1
 
     @classmethod
-    def of(cls, training: Training) -> Plain:
-        """Return the teacher of a training's network, which with batch-norm takes no sample alone."""
+    def of(cls, training: Training) -> PlainTrainer:
+        """Return the trainer of a training's network, which with batch-norm takes no sample alone."""
         with torch_seed(0):
             parts = training.build().modules()
         normed = any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in parts)
         return cls(training, 2 if normed else 1)
 
-    def plan(self, sizes: tuple[int, ...], dealt: tuple[int, ...]) -> tuple[Stage, ...]:  # noqa: ARG002 (the protocol's)
+    def plan(self, sizes: tuple[int, ...], assigned: tuple[int, ...]) -> tuple[SliceStage, ...]:  # noqa: ARG002 (the protocol's)
         """Return the stages for the rows that there are now."""
         return plan(sizes, self.training.recipe.epochs, self.training.recipe.batch_size, least=self.least)
 
-    def seeds(self, ledger: Ledger, shard: int) -> tuple[int, ...]:
+    def seeds(self, sharded: ShardedData, shard: int) -> tuple[int, ...]:
         """Return the seeds of the dealing, whatever rows are left."""
-        return ledger.stage_seeds(shard)
+        return sharded.stage_seeds(shard)
 
     def build(self) -> nn.Module:
         """Return a new network."""
         return self.training.build()
 
-    def teach(self, network: nn.Module, data: Samples, stage: Stage, seed: int) -> nn.Module:
+    def train_stage(self, network: nn.Module, data: Samples, stage: SliceStage, seed: int) -> nn.Module:
         """Train the network for one stage."""
         recipe, device = replace(self.training.recipe, batch_size=stage.batch), self.training.device
         return train(lambda: network, data, recipe, seed=seed, device=device, steps=stage.steps)
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class ShardTask:
     """The training of one shard.
 
     Attributes
     ----------
     shard : int
         Its number, from 0.
-    teacher : Teacher
+    trainer : StageTrainer
         How it is trained.
     data : Samples
         Its rows, in the order of its slices.
-    stages : tuple of Stage
+    stages : tuple of SliceStage
         All of them.
     first : int
         The stage to begin with, from 1.
@@ -112,9 +112,9 @@ class Task:
     """
 
     shard: int
-    teacher: Teacher
+    trainer: StageTrainer
     data: Samples
-    stages: tuple[Stage, ...]
+    stages: tuple[SliceStage, ...]
     first: int
     start: Checkpoint | None
     start_seed: int
@@ -125,7 +125,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Taught:
+class TrainedShard:
     """A shard's training, done: the network's state on the CPU, its checkpoints by stage, and what it took."""
 
     shard: int
@@ -139,11 +139,11 @@ class Taught:
     seconds: float
 
 
-def teach(task: Task, progress: Progress = silent) -> Taught:
+def train_shard(task: ShardTask, progress: Progress = silent) -> TrainedShard:
     """Train one shard. The result depends on the task alone, wherever and however often it runs."""
     started = time.perf_counter()
-    place = usable_device(task.teacher.training.device)
-    network = new_network(task.teacher, task.start_seed).to(place)
+    place = usable_device(task.trainer.training.device)
+    network = new_network(task.trainer, task.start_seed).to(place)
     if task.start is not None:
         _load(network, task.start)
     data = _placed(task.data, place)
@@ -151,7 +151,7 @@ def teach(task: Task, progress: Progress = silent) -> Taught:
     remaining = task.stages[task.first - 1 :]
     for at, (stage, seed) in enumerate(zip(remaining, task.stage_seeds[task.first - 1 :], strict=True), task.first):
         if stage.steps:
-            network = task.teacher.teach(network, _head(data, stage.rows), stage, seed)
+            network = task.trainer.train_stage(network, _head(data, stage.rows), stage, seed)
         if at in task.keep:
             name = f"shard-{task.shard:03d}-slice-{at:04d}.safetensors"
             checkpoints[at] = Checkpoint.write(task.folder / name, network.state_dict())
@@ -159,7 +159,7 @@ def teach(task: Task, progress: Progress = silent) -> Taught:
     state = {name: value.detach().cpu().clone() for name, value in network.state_dict().items()}
     if not all(bool(torch.isfinite(value).all()) for value in state.values() if value.is_floating_point()):
         raise NonFiniteError(f"the weights of shard {task.shard} are NaN or infinite; lower the recipe's learning_rate")
-    return Taught(
+    return TrainedShard(
         task.shard,
         task.first,
         state,
@@ -172,10 +172,10 @@ def teach(task: Task, progress: Progress = silent) -> Taught:
     )
 
 
-def new_network(teacher: Teacher, seed: int) -> nn.Module:
+def new_network(trainer: StageTrainer, seed: int) -> nn.Module:
     """Return a network with the initial weights of a seed."""
     with torch_seed(seed):
-        return teacher.build()
+        return trainer.build()
 
 
 def _load(network: nn.Module, checkpoint: Checkpoint) -> None:
@@ -253,7 +253,7 @@ def packed(state: State) -> bytes:
     return content
 
 
-class Store:
+class CheckpointStore:
     """A folder of checkpoints; each training or request puts its files into a generation of its own.
 
     Without a folder of the user's it is a temporary one, which goes when the last ensemble that uses it goes.
