@@ -256,7 +256,7 @@ def run(job: Path, *, out: Path | None = None, force: bool = False) -> Any:
     folder = read.resolve(read.output.folder) if out is None else out
     place = output(folder, force=force, inputs=inputs_of(read), names=outputs_of(read))
     with user_code(read.folder), place as hidden:
-        return run_job(read, hidden).result
+        return run_job(read, hidden).result.to_dict()
 
 
 SHADOW = {"weights": "shadow.safetensors", "members": "members.parquet", "nonmembers": "nonmembers.parquet"}

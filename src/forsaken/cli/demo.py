@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +10,6 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from forsaken._files import write_atomically
 from forsaken.errors import OutputError
 from forsaken.progress import bars
 from forsaken.types import Tick
@@ -41,11 +39,12 @@ def demo(
     with bars() as progress:
         found = run_demo(seed, progress)
         report = _write(folder, found, progress)
+    result = found.result.to_dict()
     if as_json:
-        typer.echo(json.dumps(found.result))
+        typer.echo(json.dumps(result))
         return
     console = Console()
-    console.print(table(found.result))
+    console.print(table(result))
     console.print(f"report: {report}\nresult: {folder / RESULT}", highlight=False, soft_wrap=True, markup=False)
 
 
@@ -85,16 +84,13 @@ def _folder(out: Path) -> Path:
 
 
 def _write(folder: Path, found: Demo, progress: Any) -> Path:
-    import numpy as np
-
+    from forsaken.jobs.run import write_posteriors
     from forsaken.report.page import write_report
     from forsaken.report.saved import ARRAYS, RESULT
 
     progress(Tick("write the report", 0, 1))
-    packed = io.BytesIO()
-    np.savez_compressed(packed, **found.arrays)  # type: ignore[arg-type]
-    write_atomically(folder / ARRAYS, packed.getvalue())
-    write_atomically(folder / RESULT, json.dumps(found.result, indent=1).encode() + b"\n")
+    write_posteriors(folder / ARRAYS, found.answers)
+    found.result.write(folder / RESULT)
     report = write_report(folder)
     progress(Tick("write the report", 1, 1))
     return report

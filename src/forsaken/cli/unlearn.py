@@ -52,7 +52,7 @@ def unlearn(
     with user_code(read.folder):
         outcome, written = _run(read, folder, force)
     if as_json:
-        typer.echo(json.dumps({"folder": str(folder), "files": written, "result": outcome.result}))
+        typer.echo(json.dumps({"folder": str(folder), "files": written, "result": outcome.result.to_dict()}))
     else:
         _tell(folder, outcome)
 
@@ -74,7 +74,7 @@ def _run(job: Job, folder: Path, force: bool) -> tuple[Outcome, list[str]]:
 
 
 def _tell(folder: Path, outcome: Outcome) -> None:
-    result, console = outcome.result, Console()
+    result, console = outcome.result.to_dict(), Console()
     console.print(_table(result))
     for warning in (*result["notes"], *result["warnings"], *result["chain"]["advice"]):
         console.print(f"[yellow]note:[/] {escape(warning)}", highlight=False, soft_wrap=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -11,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
 
 from forsaken._files import write_atomically
 from forsaken._keys import read_record_key
@@ -29,10 +27,10 @@ from forsaken.jobs.certificate import Certificate, file_hash, settings_hash
 from forsaken.jobs.code import UserModel, inherited
 from forsaken.jobs.configuration import LEAST, MOST, Job, by_references, method_of, target_of
 from forsaken.jobs.formats import EstimatorFile, Format, load_model
-from forsaken.jobs.judge import oracle_of
 from forsaken.jobs.output import AUDIT, AUDIT_MODELS, CERTIFICATE, RECORD_KEY, RESULT, check_there, weights_name
 from forsaken.jobs.references import Refit, training_of, training_problems
 from forsaken.jobs.rows import NONMEMBERS, Reader, Rows
+from forsaken.jobs.run import oracle_of
 from forsaken.jobs.sets import JobSets, prepared_for, read_sets
 from forsaken.metrics import FEW
 from forsaken.models.logits import posteriors
@@ -40,11 +38,12 @@ from forsaken.models.train import Training, steps_of, train
 from forsaken.oracles.shadow import ShadowOracle
 from forsaken.references.fitting import CUSTOM
 from forsaken.references.rows import units
+from forsaken.result import Result
 from forsaken.types import Array, Progress, Tick, silent
 
 _SAME = 0.02  # by which a confidence may differ between machines
 _WARM_UP, _TIMED = 5, 20  # training steps: the first ones are many times slower than the rest
-_SHORT = 5.0  # seconds; a fit that is faster is timed once more, without what the first fit prepared
+_SHORT = 5.0  # seconds; where the warm-up took longer, its own time is good enough
 _QUICK = 'profile = "quick" works'
 _STANDARD = 'profile = "standard" works'
 _MODEL = UserModel("it was audited", memory="train fewer models, or use a GPU")
@@ -346,14 +345,13 @@ def _check_forgotten(job: Job, folder: Path, certificate: Certificate, sets: Job
 def _answered_alike(path: Path, answers: Array) -> bool:
     """Return whether the old model's answers are those in a result.json; True where that file cannot be read."""
     try:
-        noted = json.loads(path.read_bytes())["samples"]
-        classes, sure = np.array(noted["class_before"]), np.array(noted["confidence_before"], dtype=float)
-        given = np.bincount(answers.argmax(1), minlength=answers.shape[1])
-        return np.array_equal(np.bincount(classes, minlength=answers.shape[1]), given) and np.allclose(
-            np.sort(sure), np.sort(answers.max(1)), rtol=0, atol=_SAME
-        )
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        noted = Result.read(path).samples
+    except OutputError:
         return True  # the report, which reads the same file, says what is wrong with it
+    classes = answers.shape[1]
+    counts = np.bincount(noted.class_before, minlength=classes), np.bincount(answers.argmax(1), minlength=classes)
+    sure = np.sort(noted.confidence_before), np.sort(answers.max(1))
+    return np.array_equal(counts[0], counts[1]) and np.allclose(*sure, rtol=0, atol=_SAME)
 
 
 def _odd_labels(sets: JobSets, answers: Array) -> list[str]:
@@ -452,60 +450,26 @@ def _column(rows: Rows, name: str) -> list[str]:
     return [] if found is None else [str(each) for each in found.tolist()]
 
 
-# --- how long a training takes ---------------------------------------------------------------------------------------
-
-
-class Stopwatch:
-    """Observes the steps of a training, and notes when each was done."""
-
-    def __init__(self) -> None:
-        self.times: list[float] = []
-
-    def before(self, network: nn.Module, rows: Tensor, optimiser: torch.optim.Optimizer) -> None:
-        """Nothing: a step ends where the next one begins."""
-
-    def after(self, network: nn.Module, rows: Tensor, optimiser: torch.optim.Optimizer) -> None:  # noqa: ARG002
-        """Note the time, after the GPU, which works on after the call, is done."""
-        if rows.is_cuda:
-            torch.cuda.synchronize(rows.device)
-        self.times.append(time.perf_counter())
-
-    def seconds_a_step(self) -> float:
-        """Return how long a step takes after the first ones."""
-        first = min(_WARM_UP, max(0, len(self.times) - 2))
-        return (self.times[-1] - self.times[first]) / max(1, len(self.times) - 1 - first)
-
-
 def _seconds_a_training(read: AuditInputs, progress: Progress) -> float:
-    """Return about how long the training of one model takes."""
+    """Return about how long the training of one model takes, from one that is begun; the first run is a warm-up."""
     data, training = read.sets.kept, read.training
     if data is None or training is None:
         return 0.0
-    if not isinstance(training, Training):
-        return _seconds_a_fit(training, data)
-    recipe = training.recipe
-    learnt = sum(len(part) for part in (read.sets.forget, data, read.sets.retain) if part is not None)
-    watch = Stopwatch()
-    train(
-        training.build,
-        data,
-        recipe,
-        seed=0,
-        device=training.device,
-        steps=_WARM_UP + _TIMED,
-        observer=watch,
-        progress=progress,
-        stage="train for some steps",
-    )
-    return watch.seconds_a_step() * recipe.epochs * steps_of(learnt, recipe, training.build())
 
-
-def _seconds_a_fit(refit: Refit, data: Samples) -> float:
-    spent = []
-    for _ in range(2):
+    def spent(steps: int) -> float:
         start = time.perf_counter()
-        refit(data, 0)
-        spent.append(time.perf_counter() - start)
-        if spent[-1] > _SHORT:
-            break
-    return min(spent)
+        if isinstance(training, Training):
+            recipe, device = training.recipe, training.device
+            stage = "train for some steps"
+            train(training.build, data, recipe, seed=0, device=device, steps=steps, progress=progress, stage=stage)
+        else:
+            training(data, 0)
+        return time.perf_counter() - start
+
+    seconds, steps = spent(_WARM_UP), _WARM_UP
+    if seconds < _SHORT:
+        seconds, steps = spent(_TIMED), _TIMED
+    if not isinstance(training, Training):
+        return seconds
+    learnt = sum(len(part) for part in (read.sets.forget, data, read.sets.retain) if part is not None)
+    return seconds / steps * training.recipe.epochs * steps_of(learnt, training.recipe, training.build())

@@ -1,11 +1,11 @@
-"""A job, from its file to its results: read, unlearn, judge, clean, certify."""
+"""`forsaken unlearn job.toml`: read what a job names, unlearn, judge, clean, certify."""
 
 from __future__ import annotations
 
 import io
-import json
 import shutil
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,15 +14,15 @@ import numpy as np
 
 from forsaken._files import write_atomically
 from forsaken._keys import key_warning, new_record_key, read_record_key, read_signing_key, write_record_key
+from forsaken.auditing.judgement import Judgement, judge
 from forsaken.data.record_hashes import record_hashes
 from forsaken.data.records import Records
+from forsaken.data.samples import Samples
 from forsaken.errors import ForsakenError, OutputError, SettingsError
 from forsaken.jobs.certificate import FILE as CERTIFICATE
 from forsaken.jobs.certificate import (
     Certificate,
-    Chain,
     Link,
-    ReferenceTable,
     Weights,
     extend,
     find_previous,
@@ -32,21 +32,25 @@ from forsaken.jobs.cleaning import clean
 from forsaken.jobs.code import UserModel
 from forsaken.jobs.configuration import Job, by_references, method_of
 from forsaken.jobs.formats import Format, load_model
-from forsaken.jobs.judge import STAGE, Views, doubts, look, numbers, oracle_of
-from forsaken.jobs.output import ARRAYS, KIND, MASK, RECORD_KEY, RESULT, SCHEMA, check_there, weights_name
-from forsaken.jobs.references import HandedOn, Table, hand_on, key_place, table_for
+from forsaken.jobs.output import ARRAYS, MASK, RECORD_KEY, RESULT, check_there, weights_name
+from forsaken.jobs.references import Table, hand_on, key_place, table_for
 from forsaken.jobs.rows import Reader
 from forsaken.jobs.sets import JobSets, prepared_for, read_sets
-from forsaken.jobs.summary import layers, sample_table
-from forsaken.models.logits import as_module
-from forsaken.models.weights import drift, fingerprint
-from forsaken.oracles.shadow import ShadowOracle
+from forsaken.models.logits import Forward, as_module, posteriors
+from forsaken.models.weights import changes, drift, fingerprint
+from forsaken.oracles.shadow import ShadowOracle, top_posteriors
 from forsaken.provenance import provenance
-from forsaken.types import Progress, Tick, silent
+from forsaken.result import ChainSummary, Cleaning, Counts, LayerChange, OracleQuality, Result, SampleTable, TargetClaim
+from forsaken.types import Array, Progress, Tick, silent
 from forsaken.unlearning.base import Unlearned
 from forsaken.unlearning.forsaken.claims import claim_of
 
+STAGE = "judge"
+JUDGED = ("forget", "kept", "test", "reference")  # the sets whose posteriors models are judged by
+STEPS = 3 * len(JUDGED)  # of the model before, the model after and a retrained one
 _MODEL = UserModel("it was to forget", memory="in [method] give a batch_size, a smaller history, or fewer parameters")
+# The numbers of a result that its certificate repeats.
+_CERTIFIED = ("fr", "cfr", "accuracy_before", "accuracy_after", "forget_confidence", "separation", "retrain", "oracle")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,19 +63,24 @@ class Prepared:
     oracle: ShadowOracle | None
     table: Table | None
 
+    @property
+    def test_labels(self) -> Array | None:
+        """The true classes of the test samples, where they are known."""
+        test = self.sets.test
+        return None if test is None or test.labels is None else test.labels.numpy()
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run wrote, and its result as it stands in the file."""
+    """What a run wrote: its result, its certificate, and where the new weights are."""
 
-    result: dict[str, Any]
+    result: Result
     certificate: Certificate
     weights: Path
 
 
 def prepare_job(job: Job, progress: Progress = silent) -> Prepared:
     """Read everything that a job names."""
-    check_there(job)
     progress(Tick("read the model", 0, 1))
     loaded = load_model(job)
     progress(Tick("read the model", 1, 1))
@@ -82,8 +91,33 @@ def prepare_job(job: Job, progress: Progress = silent) -> Prepared:
     return Prepared(job, loaded, sets, oracle_of(job, sets, loaded), table)
 
 
-def unlearn_prepared(ready: Prepared, progress: Progress = silent, **changes: Any) -> Unlearned[Any]:
-    """Run the job's method, with `changes` to its settings."""
+def oracle_of(job: Job, sets: JobSets, loaded: Format) -> ShadowOracle | None:
+    """Return the oracle that the job names: read from its file, or fitted on its shadow model."""
+    settings = job.oracle
+    if settings is None or (settings.file is None and settings.weights is None):
+        return None
+    if settings.file is not None:
+        oracle = ShadowOracle.load(job.resolve(settings.file))
+    else:
+        shadow = load_model(job, job.resolve(str(settings.weights)))
+        parts = prepared_for(job, shadow, sets)
+        oracle = ShadowOracle.fit(
+            shadow.model,
+            members=Samples(parts["shadow_members"].inputs),
+            nonmembers=Samples(parts["shadow_nonmembers"].inputs),
+            forward=loaded.forward,
+            seed=job.method.seed,
+        )
+    if oracle.classes != len(sets.classes):
+        raise SettingsError(
+            f"the oracle's shadow model had {oracle.classes} classes, the model has {len(sets.classes)}; fit an oracle "
+            "on a shadow of this model"
+        )
+    return oracle
+
+
+def unlearn_prepared(ready: Prepared, progress: Progress = silent, **changed: Any) -> Unlearned[Any]:
+    """Run the job's method, with `changed` settings."""
     job, sets = ready.job, ready.sets
     if ready.table is not None and by_references(job):
         ready.table.check_held(job, sets.forget)
@@ -95,7 +129,7 @@ def unlearn_prepared(ready: Prepared, progress: Progress = silent, **changes: An
     }
     try:
         with _MODEL:
-            return method_of(job, **changes)(
+            return method_of(job, **changed)(
                 ready.loaded.model,
                 sets.forget,
                 sets.reference,
@@ -112,75 +146,205 @@ def unlearn_prepared(ready: Prepared, progress: Progress = silent, **changes: An
 
 
 def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Path | None = None) -> Outcome:
-    """Run a job and write its results, all but the page, to `folder`, which is empty. See `forsaken.jobs.output`.
+    """Run a job and write its results, all but the page, to the empty `folder`. See `forsaken.jobs.output`.
 
     The records are hashed with the key that the job names, or else with that of `key_file` (of an earlier run, whose
     certificate could not be checked without it), or else with a new one.
     """
     start = time.perf_counter()
-    if job.references is not None:
-        check_there(job)  # before the key of the table, which is of no use without it
-    old = job.resolve(job.model.weights)
+    check_there(job)
+    old, goal = job.resolve(job.model.weights), folder / weights_name(job)
     key, warnings = _record_key(job, folder, key_file)
     signing = None if job.output.signing_key is None else read_signing_key(job.resolve(job.output.signing_key))
     ready = prepare_job(job, progress)
     previous = find_previous(old, None if job.chain.previous is None else job.resolve(job.chain.previous))
     unlearned = unlearn_prepared(ready, progress)
-    goal = folder / weights_name(job)
     _write_weights(ready, unlearned, old, goal)
-    views = _views(ready, unlearned.model, progress)
-    hashes = record_hashes(ready.sets.rows["forget"].content, key)
-    found = numbers(views, ready.oracle, ready.sets)
-    warnings += doubts(found, ready.sets)
-    memorised, kept = found.pop("memorised_before"), found.pop("kept_members_before")
+    answers = _answers(ready, unlearned.model, progress)
+    found = judge_prepared(ready, answers)
+    warnings += doubts(ready, found)
     moved = drift(as_module(ready.loaded.model), as_module(unlearned.model))
     link = Link(
         number=1,
         time=provenance()["time"],
         forgotten=len(ready.sets.forget),
         drift=moved,
-        accuracy_before=found["accuracy_before"],
-        accuracy_after=found["accuracy_after"],
+        accuracy_before=found.accuracy_before,
+        accuracy_after=found.accuracy_after,
         certificate=None,
     )
-    limits = {"max_drift": job.chain.max_drift, "max_accuracy_loss": job.chain.max_accuracy_loss}
-    chain = extend(previous, link, **limits)
+    chain = extend(previous, link, max_drift=job.chain.max_drift, max_accuracy_loss=job.chain.max_accuracy_loss)
     cleaned = clean(job, ready.sets.rows, folder, warnings, progress)
-    handed_on = _handed_on(ready, unlearned.model, folder, progress)
-    warnings += [] if handed_on is None else handed_on.warnings
-    result = {
-        "schema": SCHEMA,
-        "kind": KIND,
-        "task": job.folder.resolve().name or "job",
-        "seed": job.method.seed,
-        **found,
-        **_details(ready, unlearned, views, hashes, [] if handed_on is None else handed_on.notes),
-        "speedup": None,
-        "counts": _counts(ready.sets) | {"memorised_before": memorised, "kept_members_before": kept},
-        "chain": chain.to_dict(),
-        "cleaning": cleaned,
-        "warnings": warnings,
-        "job": job.to_dict(),
-        "provenance": provenance(),
-    }
-    result["facts"] = {**result["facts"], "drift": moved}
-    _write_result(folder, result, views)
-    changed = unlearned.stopped != "not-memorised"
-    if job.output.mask and changed:
+    notes, stated = [*ready.sets.notes, *unlearned.notes], None
+    if ready.table is not None:
+        handed_on = hand_on(ready.table, job, ready.loaded, ready.sets, unlearned.model, folder, progress)
+        notes, stated = notes + handed_on.notes, handed_on.stated
+        warnings += handed_on.warnings
+    hashes = record_hashes(ready.sets.rows["forget"].content, key)
+    result = build_result(
+        ready.loaded.model,
+        unlearned,
+        found,
+        answers,
+        ready.oracle,
+        method={"name": job.method.name, **method_of(job).settings},
+        hashes=hashes,
+        task=job.folder.resolve().name or "job",
+        seed=job.method.seed,
+        speedup=None,
+        counts=_counts(ready.sets, found),
+        classes=list(ready.sets.classes),
+        oracle=_quality(ready.oracle, answers["before"]),
+        chain=ChainSummary.model_validate(chain.to_dict()),
+        cleaning=None if cleaned is None else Cleaning(**cleaned),
+        facts={**unlearned.details.facts, "drift": moved},
+        notes=notes,
+        warnings=warnings,
+        job=job.to_dict(),
+    )
+    write_posteriors(folder / ARRAYS, answers)
+    result.write(folder / RESULT)
+    kept = job.output.mask and unlearned.stopped != "not-memorised"
+    if kept:
         unlearned.mask.save(folder / MASK)
-    stated = None if handed_on is None else handed_on.stated
-    took = time.perf_counter() - start
-    certificate = _certificate(ready, unlearned, chain, hashes, result, (old, goal), took, stated)
+    certificate = make_certificate(
+        old=Weights.of(old, ready.loaded.name),
+        new=Weights.of(goal, ready.loaded.name),
+        method=job.method.name,
+        settings=result.settings,
+        job=job.to_dict(),
+        hashes=hashes,
+        read_as=_read_as(ready),
+        target=None if unlearned.stopped == "not-memorised" else result.target.model_dump(),
+        profile="confidence" if ready.oracle is None else "quick",
+        numbers=result.model_dump(mode="json", include={*_CERTIFIED, "counts"}),
+        unlearning_seconds=unlearned.seconds,
+        total_seconds=time.perf_counter() - start,
+        stopped=unlearned.stopped,
+        chain=chain.to_dict(),
+        mask_kept=kept,
+        references=stated,
+        time=link.time,
+    )
     if signing is not None:
         certificate = certificate.sign(signing)
     certificate.write(folder / CERTIFICATE)
     return Outcome(result, certificate, goal)
 
 
+def answers_of(
+    model: object, parts: Mapping[str, Samples], forward: Forward | None, progress: Progress, done: int
+) -> dict[str, Array]:
+    """Return a model's posteriors on every set that models are judged by; `done` steps of the bar are done already."""
+    found = {}
+    for name in JUDGED:
+        if name in parts:
+            found[name] = posteriors(model, Samples(parts[name].inputs), forward=forward)
+            done += 1
+            progress(Tick(STAGE, done, STEPS))
+    return found
+
+
+def judge_prepared(ready: Prepared, answers: Mapping[str, Mapping[str, Array]]) -> Judgement:
+    """Return the numbers of a run from the posteriors of its models."""
+    labels = ready.sets.forget.labels
+    return judge(
+        answers["before"],
+        answers["after"],
+        answers.get("retrained"),
+        oracle=ready.oracle,
+        test_labels=ready.test_labels,
+        forget_labels=None if labels is None else labels.numpy(),
+    )
+
+
+def doubts(ready: Prepared, found: Judgement) -> list[str]:
+    """Return a warning where the test accuracy suggests that labels or inputs are not as they were in training."""
+    truth = ready.test_labels
+    if truth is None or found.accuracy_before is None:
+        return []
+    share = float(np.bincount(truth).max() / len(truth))
+    if found.accuracy_before > share:
+        return []
+    return [
+        f"the test accuracy before is {found.accuracy_before:.3f}, no better than naming the most frequent class "
+        f"({share:.3f}): are the labels numbered, and the inputs prepared, as in the training?"
+    ]
+
+
+def build_result(
+    before: object,
+    unlearned: Unlearned[Any],
+    found: Judgement,
+    answers: Mapping[str, Mapping[str, Array]],
+    scorer: ShadowOracle | None,
+    *,
+    method: Mapping[str, Any],
+    hashes: list[str] | None = None,
+    **others: Any,
+) -> Result:
+    """Build the result of a request, in a job or in the demonstration.
+
+    Parameters
+    ----------
+    before : Module or estimator
+        The model before the request.
+    unlearned, found : Unlearned, Judgement
+        What the method did, and the numbers it is judged by.
+    answers : mapping of str to mapping
+        Posteriors by model ("before", "after") and set.
+    scorer : ShadowOracle or None
+        Scores the forgotten samples one by one; without it their scores are the largest posteriors.
+    method : mapping
+        The name and the settings of the method.
+    hashes : list of str, optional
+        A keyed hash of each forgotten record; the result has the first 12 digits.
+    **others
+        The fields of `Result` that only the caller knows.
+    """
+    old, new = answers["before"]["forget"], answers["after"]["forget"]
+    score = (lambda rows: rows.max(1)) if scorer is None else scorer.score_posteriors
+    changed = changes(as_module(before), as_module(unlearned.model))
+    return Result(
+        **{name: value for name, value in found if name in Result.model_fields},
+        seconds=unlearned.seconds,
+        mask_density=unlearned.density,
+        iterations=unlearned.iterations,
+        evaluations=unlearned.evaluations,
+        stopped=unlearned.stopped,
+        layers=[LayerChange(name=name, changed=count, total=total) for name, (count, total) in changed.items()],
+        samples=SampleTable(
+            score="confidence" if scorer is None else "oracle",
+            row=list(range(len(old))),
+            hash=None if hashes is None else [text[:12] for text in hashes],
+            class_before=old.argmax(1).tolist(),
+            class_after=new.argmax(1).tolist(),
+            confidence_before=old.max(1).tolist(),
+            confidence_after=new.max(1).tolist(),
+            score_before=score(old).tolist(),
+            score_after=score(new).tolist(),
+        ),
+        target=TargetClaim(**asdict(claim_of(method["name"], unlearned.details.facts))),
+        settings=dict(method),
+        history=list(unlearned.history),
+        provenance=provenance(),
+        **others,
+    )
+
+
+def write_posteriors(path: Path, answers: Mapping[str, Mapping[str, Array]]) -> None:
+    """Write the largest posteriors of each sample, by model and set, for the pictures of the report."""
+    arrays = {f"{name}_{part}": top_posteriors(rows) for name, view in answers.items() for part, rows in view.items()}
+    packed = io.BytesIO()
+    np.savez_compressed(packed, **arrays)  # type: ignore[arg-type]
+    write_atomically(path, packed.getvalue())
+
+
 def _record_key(job: Job, folder: Path, earlier: Path | None) -> tuple[bytes, list[str]]:
+    """Return the key for the hashes of records, written to `folder` unless the job names one, and warnings."""
     named = None if job.output.record_key is None else job.resolve(job.output.record_key)
     if job.references is not None:
-        named = key_place(job)  # one key, so that the hashes of the certificate go by the one of the table
+        named = key_place(job)  # one key, so that hashes in the certificate and in the table can be compared
     warning = None if named is None else key_warning(named)
     known = named or earlier
     key = new_record_key() if known is None else read_record_key(known)
@@ -190,7 +354,7 @@ def _record_key(job: Job, folder: Path, earlier: Path | None) -> tuple[bytes, li
 
 
 def _write_weights(ready: Prepared, unlearned: Unlearned[Any], old: Path, goal: Path) -> None:
-    """Write the new weights, and read them again: what is on the disk is what was judged."""
+    """Write the new weights, and read them again: the file must hold the model that is judged."""
     if fingerprint(as_module(unlearned.model)) == fingerprint(as_module(ready.loaded.model)):
         (shutil.copytree if old.is_dir() else shutil.copyfile)(old, goal)
         return
@@ -208,106 +372,47 @@ def _write_weights(ready: Prepared, unlearned: Unlearned[Any], old: Path, goal: 
         )
 
 
-def _views(ready: Prepared, after: object, progress: Progress) -> Views:
-    sets, forward = ready.sets, ready.loaded.forward
-    first = look(ready.loaded.model, sets.parts, forward, progress, 0)
-    second = look(after, sets.parts, forward, progress, 4)
-    oracle = ready.job.oracle
-    third = None
-    if oracle is not None and oracle.retrained is not None:
-        other = load_model(ready.job, ready.job.resolve(oracle.retrained))
-        third = look(other.model, prepared_for(ready.job, other, sets), forward, progress, 8)
-    progress(Tick(STAGE, 12, 12))
-    if third is not None and third["forget"].shape != first["forget"].shape:
-        raise SettingsError("[oracle] retrained has other classes than the model; name one trained like it")
-    return Views(first, second, third)
-
-
-def _handed_on(ready: Prepared, after: Any, folder: Path, progress: Progress) -> HandedOn | None:
-    if ready.table is None:
-        return None
-    return hand_on(ready.table, ready.job, ready.loaded, ready.sets, after, folder, progress)
-
-
-def _details(
-    ready: Prepared, unlearned: Unlearned[Any], views: Views, hashes: list[str], notes: list[str]
-) -> dict[str, Any]:
-    job, sets = ready.job, ready.sets
-    before, after = views.before["forget"], views.after["forget"]
-    if ready.oracle is None:
-        kind, scores = "confidence", (before.max(1), after.max(1))
-    else:
-        kind, scores = "oracle", (ready.oracle.score_posteriors(before), ready.oracle.score_posteriors(after))
-    facts = dict(unlearned.details.facts)
-    return {
-        "seconds": unlearned.seconds,
-        "mask_density": unlearned.density,
-        "iterations": unlearned.iterations,
-        "evaluations": unlearned.evaluations,
-        "stopped": unlearned.stopped,
-        "classes": list(sets.classes),
-        "layers": layers(ready.loaded.model, unlearned.model),
-        "samples": sample_table(before, after, kind, *scores, hashes=hashes),
-        "target": claim_of(job.method.name, facts).to_dict(),
-        "facts": facts,
-        "notes": [*sets.notes, *unlearned.notes, *notes],
-        "settings": {"name": job.method.name, **method_of(job).settings},
-        "history": [asdict(step) for step in unlearned.history],
+def _answers(ready: Prepared, after: object, progress: Progress) -> dict[str, dict[str, Array]]:
+    """Return the posteriors of the model before, the model after and, where the job names one, a retrained model."""
+    job, sets, forward = ready.job, ready.sets, ready.loaded.forward
+    found = {
+        "before": answers_of(ready.loaded.model, sets.parts, forward, progress, 0),
+        "after": answers_of(after, sets.parts, forward, progress, len(JUDGED)),
     }
+    if job.oracle is not None and job.oracle.retrained is not None:
+        other = load_model(job, job.resolve(job.oracle.retrained))
+        found["retrained"] = answers_of(other.model, prepared_for(job, other, sets), forward, progress, 2 * len(JUDGED))
+        if found["retrained"]["forget"].shape != found["before"]["forget"].shape:
+            raise SettingsError("[oracle] retrained has other classes than the model; name one trained like it")
+    progress(Tick(STAGE, STEPS, STEPS))
+    return found
 
 
-def _counts(sets: JobSets) -> dict[str, int | None]:
-    train = sets.rows.get("train")
-    return {
-        "forget": len(sets.forget),
-        "reference": 0 if sets.reference is None else len(sets.reference),
-        "retain": 0 if sets.retain is None else len(sets.retain),
-        "train": None if train is None else len(train),
-        "test": 0 if sets.test is None else len(sets.test),
-        "kept_judged": 0 if sets.kept is None else len(sets.kept),
-    }
-
-
-def _write_result(folder: Path, result: dict[str, Any], views: Views) -> None:
-    packed = io.BytesIO()
-    np.savez_compressed(packed, **views.arrays())  # type: ignore[arg-type]
-    write_atomically(folder / ARRAYS, packed.getvalue())
-    write_atomically(folder / RESULT, json.dumps(result, indent=1, allow_nan=False).encode() + b"\n")
-
-
-def _certificate(
-    ready: Prepared,
-    unlearned: Unlearned[Any],
-    chain: Chain,
-    hashes: list[str],
-    result: dict[str, Any],
-    weights: tuple[Path, Path],
-    seconds: float,
-    references: ReferenceTable | None,
-) -> Certificate:
-    job, forget = ready.job, ready.sets.rows["forget"]
-    told = ("fr", "cfr", "accuracy_before", "accuracy_after", "forget_confidence", "separation", "retrain", "oracle")
-    from_file = isinstance(forget.content, Records) and forget.path is not None
-    read_as: dict[str, Any] = {"label": job.data.label, "id": job.data.id}
-    read_as["size"] = None if job.data.size is None else list(job.data.size)
-    if job.references is not None and job.references.group is not None:
-        read_as["group"] = job.references.group
-    return make_certificate(
-        old=Weights.of(weights[0], ready.loaded.name),
-        new=Weights.of(weights[1], ready.loaded.name),
-        method=job.method.name,
-        settings=result["settings"],
-        job=job.to_dict(),
-        hashes=hashes,
-        read_as=read_as if from_file else None,
-        target=result["target"] if unlearned.stopped != "not-memorised" else None,
-        profile="confidence" if ready.oracle is None else "quick",
-        numbers={name: result[name] for name in told} | {"counts": result["counts"]},
-        unlearning_seconds=unlearned.seconds,
-        total_seconds=seconds,
-        stopped=unlearned.stopped,
-        chain=chain.to_dict(),
-        mask_kept=job.output.mask and unlearned.stopped != "not-memorised",
-        references=references,
-        time=result["chain"]["links"][-1]["time"],
+def _counts(sets: JobSets, found: Judgement) -> Counts:
+    size = {name: len(part) for name, part in sets.parts.items()}
+    return Counts(
+        forget=size["forget"],
+        memorised_before=found.memorised_before,
+        reference=size.get("reference", 0),
+        retain=size.get("retain", 0),
+        train=len(sets.rows["train"]) if "train" in sets.rows else None,
+        test=size.get("test", 0),
+        kept_judged=size.get("kept", 0),
+        kept_members_before=found.kept_members_before,
     )
+
+
+def _quality(oracle: ShadowOracle | None, before: Mapping[str, Array]) -> OracleQuality | None:
+    """Return how well the oracle tells kept training samples from test samples; None where one of them is missing."""
+    if oracle is None or not {"kept", "test"} <= set(before):
+        return None
+    return OracleQuality.model_validate(oracle.evaluate_posteriors(before["kept"], before["test"]).to_dict())
+
+
+def _read_as(ready: Prepared) -> dict[str, Any] | None:
+    """Return how the file of the records was read, for whoever checks their hashes; None where there was no file."""
+    forget, data, references = ready.sets.rows["forget"], ready.job.data, ready.job.references
+    if not isinstance(forget.content, Records) or forget.path is None:
+        return None
+    found: dict[str, Any] = {"label": data.label, "id": data.id, "size": None if data.size is None else list(data.size)}
+    return found if references is None or references.group is None else found | {"group": references.group}

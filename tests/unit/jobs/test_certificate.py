@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from forsaken._keys import key_id, public_key_text
 from forsaken.errors import OutputError
-from forsaken.jobs.certificate import Certificate, Link, Weights, extend, make_certificate
+from forsaken.jobs.certificate import Certificate, Link, ReferenceTable, Weights, extend, make_certificate
 
 TIME = "2025-06-01T12:00:00+00:00"
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
@@ -381,3 +381,63 @@ def test_numbers_and_texts_come_back_exactly(tmp_path: Path, number: float, whol
     again = Certificate.read(certificate.write(tmp_path / "c.json"))
     assert again.audit.numbers == {"a": number, "b": whole, "c": text}
     assert again.check_signature() == "valid"
+
+
+# --- tables of references ---------------------------------------------------------------------------------------------
+
+STATED = {
+    "sha256": "0" * 64, "rows": 9, "folds": 4, "by": "row", "steps": None, "claimed": 0, "forgotten": 1,
+    "models_kept": 4, "models_owe": 0,
+}  # fmt: skip
+# Made by the version before there were references.
+OLD_SHA256 = "07fc0a17fa8faa5fa6e388fbc12f40257c21f16b3e20e36409cf7b6123af9185"
+OLD_SIGNATURE = "K7274y/UJTGh4tCZjmbiYy3dknDlOIc3sdMxTD8/w4n2j4AcBAexCPN955O4k7NOdPZQBNNuE+epAf3JYBZjDA=="
+
+
+def test_older_certificates_stay_as_they_are() -> None:
+    certificate = make(make(), old="new", new="newer").sign(KEY)
+    assert certificate.sha256 == OLD_SHA256
+    assert certificate.signature is not None
+    assert certificate.signature.value == OLD_SIGNATURE
+    assert "references" not in certificate.to_dict()
+    assert "group" not in certificate.to_dict()["records"]["read_as"]
+    assert Certificate.from_dict(certificate.to_dict()).check_signature(KEY.public_key()) == "valid"
+
+
+def test_newer_certificates_are_signed_with_their_references() -> None:
+    certificate = make(references=ReferenceTable(**STATED)).sign(KEY)
+    content = certificate.to_dict()
+    assert content["references"] == STATED
+    assert Certificate.from_dict(content) == certificate
+    assert Certificate.from_dict(content).check_signature(KEY.public_key()) == "valid"
+    owing = content | {"references": STATED | {"models_owe": 3}}
+    assert Certificate.from_dict(owing).check_signature(KEY.public_key()) == "invalid"
+    without = {name: value for name, value in content.items() if name != "references"}
+    assert Certificate.from_dict(without).check_signature(KEY.public_key()) == "invalid"
+
+
+@pytest.mark.parametrize(
+    "stated",
+    [
+        None,
+        3,
+        {},
+        STATED | {"rows": -1},
+        STATED | {"by": "chance"},
+        STATED | {"more": 1},
+        STATED | {"rows": 1.5},
+        STATED | {"views": 0},
+        STATED | {"views": None},
+        STATED | {"view": ""},
+    ],
+)
+def test_references_that_are_not_sound(stated: Any) -> None:
+    with pytest.raises(OutputError, match="is not sound"):
+        Certificate.from_dict(make().to_dict() | {"references": stated})
+
+
+def test_there_is_one_way_to_say_nothing() -> None:
+    content = make().to_dict()
+    content["records"]["read_as"]["group"] = None
+    with pytest.raises(OutputError, match="is not sound"):
+        Certificate.from_dict(content)

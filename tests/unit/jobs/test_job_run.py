@@ -14,13 +14,32 @@ import pytest
 import safetensors.torch
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from job_folders import MARKER, NUMBER, digests, forsaken, result_of, run, world, write_job, write_texts, write_world
+from job_folders import (
+    MARKER,
+    NUMBER,
+    SHADOW,
+    build,
+    digests,
+    forsaken,
+    result_of,
+    run,
+    table,
+    world,
+    write_job,
+    write_texts,
+    write_world,
+)
+from sklearn.metrics import roc_auc_score
 
 from forsaken._keys import read_record_key, write_record_key, write_signing_keys
+from forsaken.data.readers import read_records
 from forsaken.data.record_hashes import record_hashes
-from forsaken.errors import ForsakenError, OutputError, SettingsError
+from forsaken.errors import ForsakenError, OracleError, OutputError, SettingsError
 from forsaken.jobs.certificate import Certificate, file_hash
+from forsaken.oracles.shadow import ShadowOracle
 from forsaken.unlearning.forsaken.mask import Mask
+
+SETS = world().sets
 
 
 @pytest.fixture
@@ -73,8 +92,6 @@ def test_the_certificate_speaks_of_these_weights_and_records(folder: Path) -> No
     assert told.weights.new.sha256 == file_hash(out / "model.safetensors")
     assert told.weights.new.format == "safetensors"
     assert told.records.count == 12
-    from forsaken.data.readers import read_records
-
     key = read_record_key(out / "records.key")
     hashes = record_hashes(read_records(folder / "forget.parquet"), key)
     assert sorted(told.records.hmac_sha256) == sorted(hashes)
@@ -86,10 +103,6 @@ def test_the_certificate_speaks_of_these_weights_and_records(folder: Path) -> No
         "--records", folder / "forget.parquet", "--record-key", out / "records.key",
     )  # fmt: skip
     assert checked.code == 0
-
-
-def test_layers_and_density_are_those_of_the_weights(folder: Path) -> None:
-    found = run(write_job(folder))
     old = world().states["model"]
     new = safetensors.torch.load_file(folder / "forgotten" / "model.safetensors")
     changed = {name: int((new[name] != old[name]).sum()) for name in old}
@@ -103,8 +116,6 @@ def test_a_key_of_the_user_is_used_and_not_copied(folder: Path) -> None:
     write_record_key(folder / "own.key", bytes(range(32)))
     found = run(write_job(folder, output={"record_key": "own.key"}))
     assert "records.key" not in names(folder / "forgotten")
-    from forsaken.data.readers import read_records
-
     hashes = record_hashes(read_records(folder / "forget.parquet"), bytes(range(32)))
     assert found["samples"]["hash"] == [text[:12] for text in hashes]
     (folder / "own.key").chmod(0o644)
@@ -156,6 +167,130 @@ def test_the_key_of_an_earlier_run_is_not_lost(folder: Path) -> None:
     key = (folder / "forgotten" / "records.key").read_bytes()
     assert forsaken("unlearn", job, "--force").code == 0
     assert (folder / "forgotten" / "records.key").read_bytes() == key
+
+
+# --- the numbers, each against a computation of its own on the models as they lie on the disk ------------------------
+
+
+def answers(path: Path, inputs: Any) -> Any:
+    """Posteriors of the weights in a file, computed without the package."""
+    model = build().double()
+    model.load_state_dict(safetensors.torch.load_file(path))
+    with torch.no_grad():
+        values = model(torch.from_numpy(inputs).double()).numpy()
+    powers = np.exp(values - values.max(1, keepdims=True))
+    return powers / powers.sum(1, keepdims=True)
+
+
+def seen_by(folder: Path, seed: int = 0) -> ShadowOracle:
+    inside, outside = (answers(folder / "shadow.safetensors", SETS[name][0]) for name in ("members", "nonmembers"))
+    return ShadowOracle.fit_posteriors(inside, outside, seed=seed)
+
+
+def files(folder: Path) -> dict[str, Path]:
+    return {
+        "before": folder / "model.safetensors",
+        "after": folder / "forgotten" / "model.safetensors",
+        "retrained": folder / "retrained.safetensors",
+    }
+
+
+def test_every_number_is_what_the_models_on_the_disk_say(folder: Path) -> None:
+    found = run(write_job(folder, oracle=SHADOW | {"retrained": "retrained.safetensors"}, data={"retain": None}))
+    oracle = seen_by(folder)
+    rows = {name: answers(path, SETS["forget"][0]) for name, path in files(folder).items()}
+    others = {name: answers(path, SETS["reference"][0]) for name, path in files(folder).items()}
+    tests = {name: answers(path, SETS["test"][0]) for name, path in files(folder).items()}
+    truth = SETS["test"][1]
+    member = {name: oracle.score_posteriors(part) > 0.5 for name, part in rows.items()}
+
+    for name in files(folder):
+        assert found["forget_confidence"][name] == pytest.approx(rows[name].max(1).mean(), abs=1e-5)
+        scores = np.concatenate([rows[name].max(1), others[name].max(1)])
+        area = roc_auc_score(np.repeat([1, 0], [len(rows[name]), len(others[name])]), scores)
+        assert found["separation"][name] == pytest.approx(area, abs=1e-3)
+    assert (found["separation"]["against"], found["separation"]["n"]) == ("reference", 60)
+
+    known = member["before"].sum()
+    assert found["counts"]["memorised_before"] == known > 0
+    for name, told in (("after", found["fr"]), ("retrained", found["retrain"]["fr"])):
+        assert told == pytest.approx((known - member[name].sum()) / known)
+    right = {name: float(np.mean(part.argmax(1) == truth)) for name, part in tests.items()}
+    assert found["accuracy_before"] == right["before"]
+    assert found["accuracy_after"] == right["after"]
+    assert found["retrain"]["accuracy"] == right["retrained"]
+    assert found["by_class"]["support"] == np.bincount(truth, minlength=4).tolist()
+    for number in range(4):
+        here = truth == number
+        for name in ("before", "after"):
+            share = float(np.mean(tests[name][here].argmax(1) == number))
+            assert found["by_class"][name][number] == pytest.approx(share)
+
+    samples = found["samples"]
+    assert samples["score"] == "oracle"
+    assert samples["class_after"] == rows["after"].argmax(1).tolist()
+    assert samples["confidence_before"] == pytest.approx(rows["before"].max(1).tolist(), abs=1e-5)
+    assert [score > 0.5 for score in samples["score_after"]] == member["after"].tolist()
+
+
+def test_the_posteriors_behind_the_pictures(folder: Path) -> None:
+    run(write_job(folder, oracle={"retrained": "retrained.safetensors"}))
+    with np.load(folder / "forgotten" / "posteriors.npz") as arrays:
+        names = {f"{when}_{part}" for when in files(folder) for part in ("forget", "kept", "test", "reference")}
+        assert set(arrays.files) == names
+        for when, path in files(folder).items():
+            largest = -np.sort(-answers(path, SETS["test"][0]), axis=1)[:, :3]
+            np.testing.assert_allclose(arrays[f"{when}_test"], largest, atol=1e-5)
+
+
+def test_what_is_kept_and_how_far_the_oracle_can_be_trusted(folder: Path) -> None:
+    """Both go by what was neither forgotten nor retained."""
+    data = {"retain": {"of": "train", "ids": list(range(30))}}
+    found = run(write_job(folder, oracle=SHADOW, data=data))
+    oracle, kept = seen_by(folder), SETS["train"][0][30:120]
+    was, now = (oracle.score_posteriors(answers(files(folder)[name], kept)) > 0.5 for name in ("before", "after"))
+    assert found["counts"]["kept_judged"] == 90
+    assert found["cfr"] == pytest.approx((was.sum() - now.sum()) / was.sum())
+    outside = oracle.score_posteriors(answers(files(folder)["before"], SETS["test"][0])) > 0.5
+    told = found["oracle"]
+    assert (told["members"], told["nonmembers"]) == (90, 80)
+    assert told["recall"] == pytest.approx(was.mean())
+    assert told["balanced_accuracy"] == pytest.approx((was.mean() + (~outside).mean()) / 2)
+    oracle.save(folder / "oracle.json")
+    again = run(write_job(folder, oracle={"file": "oracle.json"}, data=data), force=True)
+    for name in ("fr", "cfr", "oracle"):
+        assert found[name] == again[name], "an oracle from a file says what its shadow said"
+
+
+def test_what_is_not_given_is_not_known(folder: Path) -> None:
+    found = run(write_job(folder))
+    assert (found["fr"], found["cfr"], found["oracle"], found["retrain"]) == (None, None, None, None)
+    assert found["counts"]["memorised_before"] is None
+    assert found["samples"]["score"] == "confidence"
+    assert found["samples"]["score_before"] == found["samples"]["confidence_before"]
+    method = {"target": "uniform", "iterations": 5}
+    pq.write_table(table(SETS["test"][0]), folder / "unlabelled.parquet")
+    found = run(write_job(folder, data={"reference": None, "test": "unlabelled.parquet"}, method=method), force=True)
+    assert (found["separation"]["against"], found["separation"]["n"]) == ("test", 80), "the test set stands in"
+    assert (found["accuracy_before"], found["by_class"], found["counts"]["test"]) == (None, None, 80)
+    data = {"reference": None, "test": None, "train": None}
+    found = run(write_job(folder, data=data, method=method), force=True)
+    for name in ("separation", "accuracy_before", "accuracy_after", "by_class"):
+        assert found[name] is None
+    known = {"forget": 12, "reference": 0, "retain": 0, "test": 0, "kept_judged": 0}
+    assert found["counts"] == dict.fromkeys(found["counts"]) | known
+
+
+def test_oracles_that_cannot_judge(folder: Path) -> None:
+    draw = np.random.default_rng(0)
+    ShadowOracle.fit_posteriors(*(draw.dirichlet(np.ones(7), size=30) for _ in range(2))).save(folder / "oracle.json")
+    with pytest.raises(SettingsError, match="shadow model had 7 classes, the model has 4"):
+        run(write_job(folder, oracle={"file": "oracle.json"}))
+    for content in (b"", b"[1]", b'{"format": "forsaken.shadow-oracle"}', b"\xff"):
+        (folder / "oracle.json").write_bytes(content)
+        with pytest.raises(OracleError, match=r"oracle\.json"):
+            run(write_job(folder, oracle={"file": "oracle.json"}))
+    assert not (folder / "forgotten").exists()
 
 
 # --- one request after another ---------------------------------------------------------------------------------------
