@@ -27,8 +27,7 @@ from common import RESULTS, add_seeds, summary, write_result
 from PIL import Image
 
 from forsaken import Records, read_records
-from forsaken.data import likeness, thumbnails
-from forsaken.data.duplicates import find_duplicates
+from forsaken.data.duplicates import PICTURES, TEXT, find_duplicates
 
 FORGOTTEN = 300
 
@@ -145,7 +144,7 @@ def main() -> None:
             rows.setdefault(name, []).append(measure_pictures(some, seed))
         print(f"seed {seed} done", flush=True)
     print(summary(rows))
-    thresholds = {"text": likeness.TEXT, "pictures": thumbnails.PICTURES}
+    thresholds = {"text": TEXT, "pictures": PICTURES}
     write_result(RESULTS / "duplicates.json", options.seeds, rows, thresholds=thresholds)
 
 

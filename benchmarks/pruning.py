@@ -14,7 +14,7 @@ from common import RESULTS, add_seeds, summary, write_result
 from forsaken import Forsaken
 from forsaken.bench.networks import fit
 from forsaken.bench.scenarios.table import load_scenario
-from forsaken.unlearning.forsaken import owlqn
+from forsaken.unlearning.forsaken import optimisers
 
 CASES = {"D and D_0": Forsaken(anchor_references=0), "default": Forsaken()}
 
@@ -23,14 +23,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     add_seeds(parser, "100-101")
     options = parser.parse_args()
-    share = owlqn.PRUNE
+    share = optimisers.PRUNE
     rows: dict[str, list[dict[str, float]]] = {}
     for seed in options.seeds:
         scenario = load_scenario("reuters-35-11", seed=seed)
         target = fit(scenario, scenario.train, seed=seed)
         for name, method in CASES.items():
             for how, prune in (("pruned", share), ("growing", 0.0)):
-                owlqn.PRUNE = prune
+                optimisers.PRUNE = prune
                 result = method(target, scenario.forget, scenario.reference, scenario.retain, seed=seed)
                 found = {"objective": result.history[-1].objective, "seconds": result.seconds}
                 rows.setdefault(f"{name}, {how}", []).append(found)

@@ -17,9 +17,8 @@ from baselines import BARE, YARDSTICK, distance
 from common import RESULTS
 
 from forsaken.bench.scenarios.table import SCENARIOS, load_scenario
-from forsaken.references.rows import assign_shards
 from forsaken.unlearning.sisa.method import Sisa
-from forsaken.unlearning.sisa.shards import plan
+from forsaken.unlearning.sisa.shards import assign_shards, plan
 from forsaken.unlearning.sisa.training import kept_stages
 
 TASKS = ("reuters-35-11", "digits", "digits-pictures")

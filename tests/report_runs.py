@@ -10,9 +10,9 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from forsaken.auditing.result import Alarm, Audit, Claim, Curve, Divergence, Number, Spread
-from forsaken.jobs.certificate import Weights
+from forsaken.jobs.certificate import BothWeights, Certificate, Weights, extend
 from forsaken.jobs.certificate import make_certificate as certify
-from forsaken.result import Result
+from forsaken.result import ChainRequest, Result
 
 CLASSES = ["cat", "dog", "<script>alert(1)</script>", "ship </script>"]
 SIZES = {"kept": 30, "test": 20, "reference": 20}
@@ -119,33 +119,22 @@ def typed(table: dict[str, Any]) -> Result:
     return Result.model_validate_json(json.dumps(table))
 
 
-def make_certificate(*, signed: bool = True) -> dict[str, Any]:
-    """The certificate of a run, as certificate.json holds it."""
+def make_certificate(*, signed: bool = True, time: str = "2026-01-03T00:00:00+00:00") -> Certificate:
+    """The certificate of a run."""
     old, new = (Weights(sha256=digit * 64, format="safetensors", name="model.safetensors") for digit in "ab")
-    link = {"number": 1, "time": "2026-01-03T00:00:00Z", "forgotten": 12, "drift": 0.03, "certificate": None}
-    certificate = certify(
-        old=old,
-        new=new,
-        method="forsaken",
-        settings={},
-        hashes=["d" * 64] * 12,
+    own = ChainRequest(
+        number=1, time=time, forgotten=12, drift=0.03, accuracy_before=0.95, accuracy_after=0.92, certificate=None
+    )
+    made = certify(
+        make_result(),
+        BothWeights(old=old, new=new),
+        ["d" * 64] * 12,
+        extend(None, own),
         read_as=None,
-        target=None,
-        numbers={},
-        unlearning_seconds=1.25,
         total_seconds=2.0,
-        stopped="iterations",
-        chain={
-            "links": [link | {"accuracy_before": 0.95, "accuracy_after": 0.92}],
-            "drift": 0.03,
-            "accuracy_loss": 0.03,
-        },
         mask_kept=False,
-        time="2026-01-03T00:00:00+00:00",
     )
-    return (
-        certificate.sign(Ed25519PrivateKey.from_private_bytes(b"k" * 32)).to_dict() if signed else certificate.to_dict()
-    )
+    return made.sign(Ed25519PrivateKey.from_private_bytes(b"k" * 32)) if signed else made
 
 
 def make_arrays(result: dict[str, Any]) -> dict[str, Any]:
@@ -213,7 +202,7 @@ def save_run(
     folder: Path,
     result: Any,
     arrays: dict[str, Any] | None = None,
-    certificate: dict[str, Any] | None = None,
+    certificate: Certificate | None = None,
     audit: Any = None,
 ) -> Path:
     """Write a run as a job does."""
@@ -221,7 +210,7 @@ def save_run(
     (folder / "result.json").write_text(json.dumps(result), encoding="utf-8")
     np.savez(folder / "posteriors.npz", **(make_arrays(result) if arrays is None else arrays))
     if certificate is not None:
-        (folder / "certificate.json").write_text(json.dumps(certificate), encoding="utf-8")
+        certificate.write(folder / "certificate.json")
     if audit is not None:
         (folder / "audit.json").write_text(json.dumps(audit), encoding="utf-8")
     return folder

@@ -1,10 +1,9 @@
-"""Fan-out: the same work over many items, one after the other in this process, or side by side on Ray."""
+"""Fan-out: the same work on many items, one after the other in this process, or in parallel on Ray."""
 
 from __future__ import annotations
 
 import importlib
 import os
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -18,7 +17,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 ENGINES = ("local", "ray", "ray://host:port")
-RETRIES = 3  # how often the work on an item is begun again when the process that does it dies
+RETRIES = 3  # how often an item is started again after its worker process died
 _REMOTE = "ray://"
 
 
@@ -37,26 +36,26 @@ def fan_out(
     Parameters
     ----------
     work : callable
-        Takes one item. It may be run again for an item whose process died, so it must not count on running once:
-        what it returns is counted once, and files that it writes should replace themselves.
+        Takes one item. On Ray an item is started again if its process dies, so `work` may run more than once for an
+        item: its result is counted once, and a file that it writes should replace the file of an earlier attempt.
     items : sequence
-        What to work on; results come in this order.
+        The arguments of `work`; results come in this order.
     engine : str
         "local": in this process, one after the other, since torch uses all cores already. "ray": on the Ray that this
         process is connected to, or the one that RAY_ADDRESS names, or a new one on this machine that ends with the
-        call. "ray://host:port": on the cluster there, whose machines need this package too.
+        call. "ray://host:port": on the cluster at that address, whose machines need this package too.
     workers : int, optional
-        The most items at a time; by default as many as Ray has room for. A task takes one CPU.
+        How many items may run at the same time; by default as many as Ray has room for. A task takes one CPU.
     gpus : float
         The share of a GPU that a task takes on Ray.
     progress, stage
-        Who is told about each finished item, and under which name.
+        Called with a `Tick` under the name `stage` after each finished item.
 
     Notes
     -----
-    An error of `work` is raised as itself, and what has not finished is cancelled. Sums in torch depend on the number
-    of threads, so a task uses as many as this process does: call ``torch.set_num_threads(1)`` beforehand where many
-    tasks share a machine.
+    An error of `work` is raised here with its own type and attributes, and tasks that have not finished are cancelled.
+    Sums in torch depend on the number of threads, so a task uses as many threads as this process: call
+    ``torch.set_num_threads(1)`` first where many tasks share a machine.
     """
     check_engine(engine)
     if workers is not None and workers < 1:
@@ -69,9 +68,18 @@ def fan_out(
             results.append(work(item))
             progress(Tick(stage, done, len(items)))
         return results
-    ray = _ray()
+    try:
+        ray: Any = importlib.import_module("ray")
+    except ImportError as error:
+        raise SettingsError(
+            "engine=\"ray\" needs Ray, which is not installed; run: pip install 'forsaken[ray]' (or pip install ray)"
+        ) from error
     with _connected(ray, engine, workers):
-        _check_room(ray, gpus)
+        available = ray.cluster_resources().get("GPU", 0.0)
+        if available < gpus:
+            raise SettingsError(
+                f"a task needs {gpus:g} GPU, but Ray has {available:g}; train on the CPU, or add a GPU to Ray"
+            )
         return _on_ray(ray, work, items, workers or len(items), gpus, progress, stage)
 
 
@@ -91,8 +99,8 @@ def _on_ray(
     progress: Progress,
     stage: str,
 ) -> list[R]:
-    task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=RETRIES)(_outcome)
-    shared = ray.put(work)  # once, however many items: work often carries data
+    task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=RETRIES)(_run)
+    shared = ray.put(work)  # sent once for all items: `work` often carries data
     threads = torch.get_num_threads()
     waiting = iter(enumerate(items))
     results: dict[int, R] = {}
@@ -111,36 +119,34 @@ def _on_ray(
     return [results[at] for at in range(len(items))]
 
 
-def _outcome(work: Callable[[Any], Any], item: Any, threads: int) -> tuple[bool, Any]:
-    """Do the work on a Ray worker; an error travels in parts, since not every error can be pickled whole."""
+def _run(work: Callable[[T], R], item: T, threads: int) -> R:
     torch.set_num_threads(threads)
-    try:
-        return True, work(item)
-    except Exception as error:  # noqa: BLE001 (whatever it is, it is raised again where the work was asked for)
-        where = "".join(traceback.format_tb(error.__traceback__))
-        return False, (type(error), error.args, dict(error.__dict__), where)
+    return work(item)
 
 
 def _received(ray: Any, finished: Any, at: int) -> Any:
+    """Return the result of a finished task, or raise the error of the work itself."""
+    errors = ray.exceptions
     try:
-        fine, value = ray.get(finished)
-    except ray.exceptions.RayTaskError as error:  # the work itself tells its errors; this is about reaching it
+        return ray.get(finished)
+    except errors.RayTaskError as error:
+        if isinstance(error.cause, errors.RayError):  # `work` was not reached
+            raise ForsakenError(
+                f"Ray could not begin item {at} ({_last_line(error)}); is what the work needs installed on every "
+                "worker?"
+            ) from error
+        error.cause.add_note(f"raised on a Ray worker:\n{error}")
+        raise error.cause from None
+    except errors.UnserializableException as error:
         raise ForsakenError(
-            f"Ray could not begin item {at} ({_last_line(error)}); is what the work needs installed on every worker?"
+            f"item {at} failed on a Ray worker with an error that cannot be sent here ({_last_line(error)}); "
+            'see the error itself with engine="local"'
         ) from error
-    except ray.exceptions.RayError as error:
+    except errors.RayError as error:
         raise ForsakenError(
             f"the process that worked on item {at} died, {RETRIES + 1} times over ({type(error).__name__}); look for "
             'lack of memory, or use engine="local"'
         ) from error
-    if fine:
-        return value
-    kind, arguments, state, where = value
-    raised = kind.__new__(kind, *arguments)
-    raised.args = arguments
-    raised.__dict__.update(state)
-    raised.add_note(f"raised on a Ray worker:\n{where}")
-    raise raised
 
 
 def _last_line(error: BaseException) -> str:
@@ -148,18 +154,9 @@ def _last_line(error: BaseException) -> str:
     return lines[-1].strip() if lines else type(error).__name__
 
 
-def _ray() -> Any:
-    try:
-        return importlib.import_module("ray")
-    except ImportError as error:
-        raise SettingsError(
-            "engine=\"ray\" needs Ray, which is not installed; run: pip install 'forsaken[ray]' (or pip install ray)"
-        ) from error
-
-
 @contextmanager
 def _connected(ray: Any, engine: str, workers: int | None) -> Iterator[None]:
-    """Connect to a Ray, or start one; what was there before stays there."""
+    """Use the Ray that this process is connected to, or connect to one (or start one) for the block alone."""
     if ray.is_initialized():
         if engine != "ray":
             raise SettingsError(f'this process is connected to a Ray already; use engine="ray" for it, not {engine!r}')
@@ -167,40 +164,26 @@ def _connected(ray: Any, engine: str, workers: int | None) -> Iterator[None]:
         return
     address = engine if engine.startswith(_REMOTE) else os.environ.get("RAY_ADDRESS")
     quiet = {"log_to_driver": False, "logging_level": "error"}
-    with _environment("RAY_USAGE_STATS_ENABLED", "0"):
-        try:
-            if address:
-                ray.init(address, **quiet)
-            else:
-                cores = max(workers or 1, os.cpu_count() or 1)
-                ray.init("local", num_cpus=cores, include_dashboard=False, **quiet)
-        except ImportError as error:
-            raise SettingsError(f"{address} needs Ray's client; run: pip install 'ray[client]' ({error})") from error
-        except (ConnectionError, RuntimeError, TimeoutError, ValueError) as error:
-            raise SettingsError(
-                f'no Ray at {address or "this machine"} ({_last_line(error)}); check the address, or use engine="local"'
-            ) from error
+    statistics = os.environ.get("RAY_USAGE_STATS_ENABLED")
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    try:
+        if address:
+            ray.init(address, **quiet)
+        else:
+            cores = max(workers or 1, os.cpu_count() or 1)
+            ray.init("local", num_cpus=cores, include_dashboard=False, **quiet)
+    except ImportError as error:
+        raise SettingsError(f"{address} needs Ray's client; run: pip install 'ray[client]' ({error})") from error
+    except (ConnectionError, RuntimeError, TimeoutError, ValueError) as error:
+        raise SettingsError(
+            f'no Ray at {address or "this machine"} ({_last_line(error)}); check the address, or use engine="local"'
+        ) from error
+    finally:
+        if statistics is None:
+            del os.environ["RAY_USAGE_STATS_ENABLED"]
+        else:
+            os.environ["RAY_USAGE_STATS_ENABLED"] = statistics
     try:
         yield
     finally:
         ray.shutdown()
-
-
-def _check_room(ray: Any, gpus: float) -> None:
-    there = ray.cluster_resources().get("GPU", 0.0)
-    if there < gpus:
-        raise SettingsError(f"a task needs {gpus:g} GPU, but Ray has {there:g}; train on the CPU, or add a GPU to Ray")
-
-
-@contextmanager
-def _environment(name: str, value: str) -> Iterator[None]:
-    """Set a variable of the environment inside the block."""
-    was = os.environ.get(name)
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        if was is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = was

@@ -88,6 +88,17 @@ class ForsakenError(Exception):
             other.remedy = remedy
         return other
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # Copying and sending to another process must not call `__init__`, whose parameters differ from class to class.
+        return _rebuilt, (type(self), self.args, self.__dict__)
+
+
+def _rebuilt(kind: type[ForsakenError], args: tuple[object, ...], state: dict[str, object]) -> ForsakenError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
 
 class InputError(ForsakenError, ValueError):
     """Data that cannot be used as they are: wrong type, shape, dtype, labels or values."""

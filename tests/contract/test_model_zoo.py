@@ -20,7 +20,7 @@ from forsaken.data.samples import Samples
 from forsaken.models.logits import LogitModel
 from forsaken.types import silent
 from forsaken.unlearning.forsaken.importance import importance
-from forsaken.unlearning.forsaken.space import ParameterSpace
+from forsaken.unlearning.forsaken.parameters import ParameterSpace
 
 WORDS, TOKENS, CLASSES = 24, 6, 3
 FORGET, RETAIN, REFERENCE = 6, 10, 24

@@ -55,9 +55,9 @@ forsaken.report.page.write_report = lambda folder: (folder / "report.html").writ
 STEPS = {
     "reading": ("forsaken.jobs.run", "prepare_job", True),
     "the weights": ("forsaken.jobs.run", "_write_weights", False),
-    "judging": ("forsaken.jobs.run", "numbers", False),
+    "judging": ("forsaken.jobs.run", "judge_prepared", False),
     "cleaning": ("forsaken.jobs.run", "clean", False),
-    "the result": ("forsaken.jobs.run", "_write_result", False),
+    "the result": ("forsaken.jobs.run", "write_posteriors", False),
     "the page": ("forsaken.report.page", "write_report", True),
 }
 

@@ -17,7 +17,7 @@ import torch
 from forsaken.bench.networks import mlp
 from forsaken.data.samples import Samples
 from forsaken.engine import fan_out
-from forsaken.errors import ForsakenError, OverlapError, SettingsError
+from forsaken.errors import DataNotFoundError, ForsakenError, OverlapError, SettingsError, UnknownNameError
 from forsaken.models.train import Training
 from forsaken.models.weights import fingerprint
 from forsaken.recipe import Recipe
@@ -58,6 +58,21 @@ def note_and_fail(folder: Path, item: int) -> None:
     if item == 1:
         raise OverlapError("two rows", rows=[4, 7])
     time.sleep(60)
+
+
+class LockedError(Exception):
+    """An error of a user's own that pickle cannot build again."""
+
+    def __init__(self, door: str, key: str) -> None:
+        super().__init__(f"{door} is locked")
+
+
+def fail_with(error: Exception, item: int) -> None:
+    raise error
+
+
+def fail_locked(item: int) -> None:
+    raise LockedError("the door", "lost")
 
 
 def die(item: int) -> None:
@@ -109,6 +124,30 @@ def test_an_error_comes_as_itself_and_cancels_the_others(ray, tmp_path: Path) ->
     assert "3" not in begun, "at most two at a time, so the last had not begun"
     time.sleep(1.0)
     assert {path.name for path in tmp_path.iterdir()} == begun, "and it never did"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        UnknownNameError("colour", "bleu", ["blue"]),
+        DataNotFoundError("no file", field="data", remedy="look for it"),
+        SettingsError.of("Recipe", [SettingsError(field="epochs", value=0, expected="a number > 0")]),
+        KeyError("a plain one"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_every_kind_of_error_arrives_whole(ray, error: Exception) -> None:
+    with pytest.raises(type(error)) as caught:
+        fan_out(functools.partial(fail_with, error), [0], engine="ray")
+    assert type(caught.value) is type(error)
+    assert (str(caught.value), caught.value.args) == (str(error), error.args)
+    theirs = {name: value for name, value in vars(caught.value).items() if name != "__notes__"}
+    assert {name: str(value) for name, value in theirs.items()} == {k: str(v) for k, v in vars(error).items()}
+
+
+def test_an_error_that_cannot_be_sent_is_told(ray) -> None:
+    with pytest.raises(ForsakenError, match=r'item 0 failed on a Ray worker .*the door is locked.*engine="local"'):
+        fan_out(fail_locked, [0], engine="ray")
 
 
 def test_work_that_always_kills_its_process_is_an_error(ray) -> None:

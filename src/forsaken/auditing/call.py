@@ -37,7 +37,7 @@ from forsaken.references.table import References
 from forsaken.sets import ROLES, Sets
 from forsaken.types import Progress
 from forsaken.unlearning.base import Unlearner
-from forsaken.unlearning.forsaken.aims import OUT_OF_FOLD
+from forsaken.unlearning.forsaken.targets import OUT_OF_FOLD
 from forsaken.unlearning.methods import build
 
 T = TypeVar("T")

@@ -20,6 +20,7 @@ from forsaken.models.train import Training, usable_device
 from forsaken.models.weights import fingerprint
 from forsaken.provenance import provenance
 from forsaken.unlearning.base import Unlearner
+from forsaken.unlearning.settings import listed
 
 _PROBED = 16  # samples that a new network is asked about
 
@@ -69,8 +70,8 @@ def cachable(method: Unlearner) -> bool:
     def known(value: Any) -> bool:
         return cachable(value) if isinstance(value, Unlearner) else not callable(value)
 
-    values = [getattr(method, name) for name in method.settings]
-    return type(method).__module__.startswith("forsaken.") and all(known(value) for value in values)
+    own = type(method).__module__.startswith("forsaken.")
+    return own and all(known(value) for _, _, value in listed(method))
 
 
 @cache

@@ -1,28 +1,37 @@
-"""Pictures: from encoded bytes to pixels, on all cores."""
+"""Pictures: from encoded bytes to pixels.
+
+Pictures may come from strangers. Only Pillow's readers of common formats are used, a picture that claims more pixels
+than memory should hold is refused before it is decoded, and whatever a reader raises becomes a `DataError` that names
+the picture. Threads decode in parallel: Pillow releases the interpreter's lock while it works on pixels.
+"""
 
 from __future__ import annotations
 
+import io
 import os
-import subprocess
-import sys
-from collections.abc import Iterator, Sequence
+import struct
+import warnings
+import zlib
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
+from PIL import Image, UnidentifiedImageError
 
-from forsaken.data import decoder
 from forsaken.errors import DataError, EmptyError, SettingsError
 from forsaken.types import Progress, Tick, silent
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 
-_CHUNK = 256  # pictures a worker takes at a time
-_PORTION = 8 * 2**20  # bytes of encoded pictures a worker is sent at a time
-_FEW = 2000  # pictures up to which workers are not worth their start
+_FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # the fewer readers, the fewer holes
+_MOST_PIXELS = 2**26  # a small file can claim many more
+_CHUNK = 256  # pictures between two calls of `progress`
+# What Pillow's readers raise over bytes that are no picture.
+_UNREADABLE = (
+    *(UnidentifiedImageError, OSError, ValueError, SyntaxError, TypeError, EOFError),
+    *(struct.error, zlib.error, RuntimeError, LookupError, ArithmeticError, MemoryError, AttributeError),
+)
 
 
 def decode_pictures(
@@ -33,7 +42,7 @@ def decode_pictures(
     progress: Progress = silent,
     stage: str = "decode pictures",
 ) -> Pixels:
-    """Decode pictures on all cores.
+    """Decode pictures on several cores.
 
     Parameters
     ----------
@@ -44,106 +53,60 @@ def decode_pictures(
     size : pair, optional
         Height and width that all are resized to; without it all must have the first one's size.
     progress, stage
-        Who is told, and under which name.
+        What is called after every 256 pictures, and the name of the work for it.
 
     Returns
     -------
     uint8 array
         n x height x width x 3.
     """
-    if len(encoded) == 0:
-        raise EmptyError("there are no pictures to decode; give at least one")
+    count = len(encoded)
+    if count == 0:
+        raise EmptyError("there are no pictures to decode", remedy="give at least one")
     if size is not None and not (len(size) == 2 and all(isinstance(side, int) and side > 0 for side in size)):
-        raise SettingsError(f"size is {size!r}, expected height and width of at least 1, such as (32, 32)")
-    height, width, _ = decoder.decode(encoded[0], size)
-    _refuse(names[0], height, width)
-    try:
-        pixels = np.empty((len(encoded), height, width, 3), dtype=np.uint8)
-    except MemoryError as error:
-        raise DataError(
-            f"{len(encoded):,} pictures of {height} x {width} pixels do not fit into memory; give size=(height, width)"
-        ) from error
-
-    def keep(at: int, found: tuple[int, int, bytes]) -> None:
-        _refuse(names[at], found[0], found[1])
-        if found[:2] != (height, width):
-            raise DataError(
-                f"{names[at]} has {found[0]} x {found[1]} pixels, {names[0]} {height} x {width}; give "
-                "size=(height, width) to resize all of them"
-            )
-        pixels[at] = np.frombuffer(found[2], dtype=np.uint8).reshape(height, width, 3)
-
-    starts = range(0, len(encoded), _CHUNK)
-    if len(encoded) <= _FEW:
-        for start in starts:
-            for at in range(start, min(start + _CHUNK, len(encoded))):
-                keep(at, decoder.decode(encoded[at], size))
-            progress(Tick(stage, min(start + _CHUNK, len(encoded)), len(encoded)))
-        return pixels
-
-    with _workers(min(os.cpu_count() or 1, len(starts)), size) as idle, ThreadPoolExecutor(idle.qsize()) as pool:
-
-        def work(start: int) -> int:
-            worker = idle.get()
-            rows = range(start, min(start + _CHUNK, len(encoded)))
-            try:
-                for part in _portions(encoded, rows):
-                    decoder.send(worker.stdin, list(part.values()))  # type: ignore[arg-type]
-                    for at in part:
-                        keep(at, decoder.receive(worker.stdout))  # type: ignore[arg-type]
-            except BaseException as error:
-                worker.kill()  # it may be in the middle of an answer; whoever asks it next gets an error, not a wait
-                if isinstance(error, EOFError | BrokenPipeError):
-                    raise DataError("a worker that decodes pictures has died; is there enough memory?") from error
-                raise
-            finally:
-                idle.put(worker)
-            return len(rows)
-
-        done = 0
+        raise SettingsError(field="size", value=size, expected="height and width of at least 1, such as (32, 32)")
+    with warnings.catch_warnings(), ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        warnings.simplefilter("ignore")  # Pillow's, over oddities that it can read all the same
+        height, width, _ = _decoded(encoded[0], names[0], size).shape
         try:
-            for count in pool.map(work, starts):
-                done += count
-                progress(Tick(stage, done, len(encoded)))
-        finally:
-            pool.shutdown(cancel_futures=True)
+            pixels = np.empty((count, height, width, 3), dtype=np.uint8)
+        except MemoryError as error:
+            raise DataError(
+                f"{count:,} pictures of {height} x {width} pixels do not fit into memory",
+                remedy="give size=(height, width)",
+            ) from error
+
+        def fill(at: int) -> None:
+            picture = _decoded(encoded[at], names[at], size)
+            if picture.shape != pixels.shape[1:]:
+                raise DataError(
+                    f"{names[at]} has {picture.shape[0]} x {picture.shape[1]} pixels, {names[0]} {height} x {width}",
+                    remedy="give size=(height, width) to resize all of them",
+                )
+            pixels[at] = picture
+
+        for start in range(0, count, _CHUNK):
+            end = min(start + _CHUNK, count)
+            for _ in pool.map(fill, range(start, end)):
+                pass  # raises what `fill` raised
+            progress(Tick(stage, end, count))
     return pixels
 
 
-def _portions(encoded: Sequence[bytes], rows: range) -> Iterator[dict[int, bytes]]:
-    """Return the encoded pictures of `rows` in portions that are small in memory, however large the pictures are."""
-    part: dict[int, bytes] = {}
-    for at in rows:
-        part[at] = encoded[at]
-        if sum(map(len, part.values())) > _PORTION:
-            yield part
-            part = {}
-    if part:
-        yield part
-
-
-def _refuse(name: str, height: int, width: int) -> None:
-    if height == 0:
-        problem = {
-            decoder.NO_PICTURE: "cannot be read as a picture; replace or remove it",
-            decoder.TOO_DEEP: "has more than 8 bits a channel; scale it to 8 bits first",
-            decoder.TOO_LARGE: f"has more than {decoder.LARGEST:,} pixels; make it smaller first",
-        }
-        raise DataError(f"{name} {problem[width]}")
-
-
-@contextmanager
-def _workers(count: int, size: tuple[int, int] | None) -> Iterator[SimpleQueue[subprocess.Popen[bytes]]]:
-    """Start workers; those that wait for work are in the queue. All end with the block."""
-    command = [sys.executable, "-P", str(Path(decoder.__file__)), *map(str, size or ())]
-    started: list[subprocess.Popen[bytes]] = []
-    idle: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
+def _decoded(encoded: bytes, name: str, size: tuple[int, int] | None) -> Pixels:
+    """Return the RGB pixels of one picture, resized to `size` (height, width)."""
     try:
-        for _ in range(count):
-            started.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))  # noqa: S603
-            idle.put(started[-1])
-        yield idle
-    finally:
-        for worker in started:
-            worker.kill()
-            worker.communicate()
+        with Image.open(io.BytesIO(encoded), formats=_FORMATS) as opened:
+            large, deep = opened.width * opened.height > _MOST_PIXELS, opened.mode[0] in "IF"
+            picture = None if large or deep else opened.convert("RGB")
+    except Image.DecompressionBombError:
+        picture, large = None, True
+    except _UNREADABLE as error:
+        raise DataError(f"{name} cannot be read as a picture", remedy="replace or remove it") from error
+    if picture is None and large:
+        raise DataError(f"{name} has more than {_MOST_PIXELS:,} pixels", remedy="make it smaller first")
+    if picture is None:  # a conversion would clip the pixels to white
+        raise DataError(f"{name} has more than 8 bits a channel", remedy="scale it to 8 bits first")
+    if size is not None and picture.size != (size[1], size[0]):
+        picture = picture.resize((size[1], size[0]), Image.Resampling.BILINEAR)
+    return np.asarray(picture)

@@ -1,8 +1,13 @@
-"""Reading a dataset of whatever form: Parquet, CSV, NPZ, or a folder of pictures by class."""
+"""Reading a dataset from a Parquet, CSV or NPZ file, or from a folder of pictures, into records.
+
+Files may be damaged or hostile: whatever a library raises over one becomes a `DataError` that names the file, and no
+message quotes the content of a row.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import tokenize
 import zlib
 from collections.abc import Sequence
@@ -11,18 +16,28 @@ from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
 
 from forsaken.data.pictures import decode_pictures
 from forsaken.data.records import Records
-from forsaken.data.tables import LABEL, MOST_CLASSES, from_table, read_csv, read_parquet
-from forsaken.errors import DataError, DataNotFoundError, EmptyError, SettingsError
+from forsaken.errors import DataError, DataNotFoundError, EmptyError, SettingsError, UnknownNameError
 from forsaken.types import Array, Progress, silent
 
 INPUT_KEYS = ("inputs", "x", "X", "data", "images", "features")
 _LABEL_KEYS = ("labels", "label", "y", "Y", "targets")
+TEXT, IMAGE, LABEL, NAME, SPLIT = "text", "image", "label", "label_name", "split"
+_NOT_FEATURES = (LABEL, NAME, SPLIT, "doc_id", "newid", "id")
 _PICTURES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
-# All that NumPy raises over a file that is not what its name says.
-_NO_NPZ = (ValueError, OSError, EOFError, BadZipFile, zlib.error, RuntimeError, MemoryError, SyntaxError, TypeError)
+_MOST_CLASSES = 1_000_000  # a larger class number is a mistake, such as an id in the wrong column
+_LARGEST_BLOCK = 2**30  # Arrow reads a CSV file in blocks, and a text cannot be longer than one
+# What NumPy and Arrow raise over a file that is not what its name says.
+_NOT_NPZ = (
+    *(ValueError, OSError, EOFError, BadZipFile, zlib.error, RuntimeError, MemoryError, SyntaxError, TypeError),
+    *(AttributeError, tokenize.TokenError),
+)
+_NOT_A_TABLE = (pa.ArrowException, OSError, UnicodeDecodeError)
 
 
 def read_records(
@@ -49,7 +64,7 @@ def read_records(
     columns : sequence of str
         Further columns of a table to keep.
     progress : callable
-        Told while pictures are decoded.
+        Called while pictures are decoded.
     """
     place = Path(path)
     try:
@@ -74,15 +89,68 @@ def read_records(
 def _refuse(place: Path, what: str, **given: object) -> None:
     for name, value in given.items():
         if value:
-            raise SettingsError(f"{name}= means nothing for {what} such as {place}; leave it out")
+            raise SettingsError(f"{name}= means nothing for {what} such as {place}; leave it out", field=name)
+
+
+def picture_files(place: Path) -> list[Path]:
+    """Return the pictures of a folder in the order that they are read: class by class, or all that lie in it."""
+    classes = _class_folders(place)
+    files = [_pictures_in(folder) for folder in classes or [place]]
+    kinds = " ".join(_PICTURES)
+    if not classes and not files[0]:
+        raise DataError(
+            f"{place} holds no pictures ({kinds}) and no folders of them, expected one folder for each class, or "
+            "pictures alone where labels are not needed"
+        )
+    for folder, inside in zip(classes, files, strict=False):
+        if not inside:
+            raise DataError(f"class folder {folder} is empty, expected pictures ({kinds}); fill it")
+    return [path for inside in files for path in inside]
+
+
+def _class_folders(place: Path) -> list[Path]:
+    return sorted(path for path in place.iterdir() if path.is_dir() and not path.name.startswith("."))
+
+
+def _pictures_in(place: Path) -> list[Path]:
+    # Names that start with a dot are left by file managers.
+    found = (path for path in place.iterdir() if path.suffix.lower() in _PICTURES and not path.name.startswith("."))
+    return sorted(path for path in found if path.is_file())
+
+
+def _read_folder(place: Path, size: tuple[int, int] | None, progress: Progress) -> Records:
+    files, classes = picture_files(place), _class_folders(place)
+    pixels = decode_pictures(_Files(files), names=[str(path) for path in files], size=size, progress=progress)
+    if not classes:
+        return Records(pixels)
+    numbers = {folder: number for number, folder in enumerate(classes)}
+    labels = np.array([numbers[path.parent] for path in files], dtype=np.int64)
+    return Records(pixels, labels, tuple(path.name for path in classes), by_name=True)
+
+
+class _Files(Sequence[bytes]):
+    """The bytes of files, each read when it is asked for: a folder may hold more than memory does."""
+
+    def __init__(self, files: list[Path]) -> None:
+        self.files = files
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, at: Any) -> Any:
+        try:
+            return self.files[at].read_bytes()
+        except OSError as error:
+            raise DataError(f"{self.files[at]} cannot be read ({error.strerror}); replace or remove it") from error
 
 
 def _read_npz(path: Path) -> Records:
     try:
+        # Objects are refused, since they may carry code.
         with np.load(path, allow_pickle=False) as arrays:
             found = list(arrays.files)
             inputs, labels = (_member(arrays, keys) for keys in (INPUT_KEYS, _LABEL_KEYS))
-    except (*_NO_NPZ, AttributeError, tokenize.TokenError) as error:
+    except _NOT_NPZ as error:
         raise DataError(
             f"{path} cannot be read as NPZ; expected arrays of numbers that np.savez wrote (objects are refused, since "
             "they may carry code)"
@@ -98,84 +166,190 @@ def _read_npz(path: Path) -> Records:
         bad = np.flatnonzero(~np.isfinite(inputs.reshape(len(inputs), -1)).all(axis=1))
         if len(bad):
             raise DataError(f"{path}: the inputs of row {bad[0]} are NaN or infinite; clean or drop the row")
-    return Records(inputs, None if labels is None else _npz_labels(labels, len(inputs), path))
+    if labels is None:
+        return Records(inputs)
+    if labels.shape != (len(inputs),):
+        raise DataError(
+            f"{path}: {len(inputs)} rows of inputs but labels of shape {labels.shape}, expected ({len(inputs)},)"
+        )
+    if labels.dtype.kind not in "iub":
+        raise DataError(f"{path}: labels of type {labels.dtype}, expected class numbers; convert them")
+    return Records(inputs, _class_numbers(labels, str(path)))
 
 
 def _member(arrays: Any, keys: Sequence[str]) -> Array | None:
     name = next((key for key in keys if key in arrays.files), None)
-    if name is None:
-        return None
-    member = arrays[name]
-    if not isinstance(member, np.ndarray):
+    member = None if name is None else arrays[name]
+    if not isinstance(member, np.ndarray | None):  # a member that is no array comes as its bytes
         raise TypeError(name)
     return member
 
 
-def _npz_labels(labels: Array, count: int, path: Path) -> Array:
-    if labels.shape != (count,):
-        raise DataError(f"{path}: {count} rows of inputs but labels of shape {labels.shape}, expected ({count},)")
-    if labels.dtype.kind not in "iub":
-        raise DataError(f"{path}: labels of type {labels.dtype}, expected class numbers; convert them")
-    outside = np.flatnonzero((labels < 0) | (labels >= MOST_CLASSES))
+def _class_numbers(labels: Array, where: str, advice: str = "") -> Array:
+    outside = np.flatnonzero((labels < 0) | (labels >= _MOST_CLASSES))
     if len(outside):
         raise DataError(
-            f"{path}: the label of row {outside[0]} is out of range, expected a class number of 0 or more and below "
-            f"{MOST_CLASSES:,}"
+            f"{where}: the label of row {outside[0]} is out of range, expected a class number of 0 or more and below "
+            f"{_MOST_CLASSES:,}{advice}"
         )
     return labels.astype(np.int64)
 
 
-def picture_files(place: Path) -> list[Path]:
-    """Return the pictures of a folder in the order that they are read: class by class, or all that lie in it."""
-    classes = _class_folders(place)
-    if not classes:
-        files = _pictures_in(place)
-        if not files:
-            raise DataError(
-                f"{place} holds no pictures ({' '.join(_PICTURES)}) and no folders of them, expected one folder for "
-                "each class, or pictures alone where labels are not needed"
-            )
-        return files
-    for folder in classes:
-        if not _pictures_in(folder):
-            raise DataError(f"class folder {folder} is empty, expected pictures ({' '.join(_PICTURES)}); fill it")
-    return [path for folder in classes for path in _pictures_in(folder)]
+def read_parquet(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """Read the columns of a Parquet file that are there; a damaged file is an error."""
+    try:
+        with pq.ParquetFile(path) as file:
+            known = file.schema_arrow.names
+            return file.read(columns=None if columns is None else [name for name in known if name in columns])
+    except _NOT_A_TABLE as error:
+        raise DataError(f"{path} cannot be read as Parquet ({_safe(error)}); get or export it again") from error
 
 
-def _class_folders(place: Path) -> list[Path]:
-    return sorted(path for path in place.iterdir() if path.is_dir() and not path.name.startswith("."))
+def read_csv(path: Path) -> pa.Table:
+    """Read a CSV file with a header line; the column `text` is text whatever it looks like."""
+    size = path.stat().st_size
+    if size == 0:
+        raise EmptyError(f"{path} holds no rows; give at least one")
+    try:
+        table = pa.csv.read_csv(
+            path,
+            read_options=pa.csv.ReadOptions(block_size=min(size, _LARGEST_BLOCK)),
+            parse_options=pa.csv.ParseOptions(newlines_in_values=True),
+            convert_options=pa.csv.ConvertOptions(column_types={TEXT: pa.string()}),
+        )
+        table.column_names  # noqa: B018 (names are decoded when they are asked for)
+    except _NOT_A_TABLE as error:
+        raise DataError(
+            f"{path} cannot be read as CSV ({_safe(error)}); expected a header line, commas, quoted texts, and UTF-8"
+        ) from error
+    return table
 
 
-def _pictures_in(place: Path) -> list[Path]:
-    return sorted(path for path in place.iterdir() if _is_picture(path))
+def _safe(error: Exception) -> str:
+    """Say what went wrong without the content of a row, which Arrow's own message may quote."""
+    row = re.search(r"(Row #\d+: )?Expected \d+ columns, got \d+", str(error))
+    return row[0] if row else type(error).__name__
 
 
-def _read_folder(place: Path, size: tuple[int, int] | None, progress: Progress) -> Records:
-    files, classes = picture_files(place), _class_folders(place)
-    pixels = decode_pictures(_Lazily(files), names=[str(path) for path in files], size=size, progress=progress)
-    if not classes:
-        return Records(pixels)
-    numbers = {folder: number for number, folder in enumerate(classes)}
-    labels = np.array([numbers[path.parent] for path in files], dtype=np.int64)
-    return Records(pixels, labels, tuple(path.name for path in classes), by_name=True)
+def from_table(
+    table: pa.Table,
+    where: str,
+    *,
+    label: str = LABEL,
+    size: tuple[int, int] | None = None,
+    columns: Sequence[str] = (),
+    progress: Progress = silent,
+) -> Records:
+    """Return the rows of an Arrow table as records; `where` is what error messages call the table."""
+    names = table.column_names
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise DataError(f"{where} has more than one column {twice[0]!r}; rename or drop one")
+    if table.num_rows == 0:
+        raise EmptyError(f"{where} holds no rows; give at least one")
+    if label not in names and label != LABEL:
+        raise DataError(f"{where}: {UnknownNameError('label column', label, names)}")
+    near = [name for name in names if name.lower() == label.lower() and name != label]
+    if label not in names and near:
+        raise DataError(f"{where} has a column {near[0]!r}, expected {label!r}; rename it, or give label={near[0]!r}")
+    numbers, classes = labels_of(table, label, where) if label in names else (None, ())
+    by_name = label in names and not _is_number(table[label].type)
+    kept = {name: _column(table, name, where) for name in columns}
+    if IMAGE in names:
+        encoded = _encoded(table, where)
+        called = [f"{where}: the picture of row {at}" for at in range(len(encoded))]
+        pixels = decode_pictures(encoded, names=called, size=size, progress=progress)
+        return Records(pixels, numbers, classes, kept, by_name)
+    if TEXT in names:
+        return Records(_texts(table, where), numbers, classes, kept, by_name)
+    features, fields = _features(table, where, {label, *columns, *_NOT_FEATURES})
+    return Records(features, numbers, classes, kept, by_name, fields)
 
 
-def _is_picture(path: Path) -> bool:
-    # Names that start with a dot are left by file managers.
-    return path.suffix.lower() in _PICTURES and not path.name.startswith(".") and path.is_file()
+def labels_of(table: pa.Table, label: str, where: str) -> tuple[Array, tuple[str, ...]]:
+    """Return class numbers and, where known, the names of the classes."""
+    values = _column(table, label, where)
+    if values.dtype == object and all(isinstance(value, str) for value in values):
+        if "" in values:
+            raise DataError(f"{where}: column {label!r} is empty in row {values.tolist().index('')}; name the class")
+        known, numbers = np.unique(values.astype(str), return_inverse=True)
+        return numbers.astype(np.int64), tuple(known.tolist())
+    if values.dtype.kind not in "iub":
+        raise DataError(
+            f"{where}: column {label!r} is of type {table[label].type}, expected class numbers (1, not 1.0) or names; "
+            "convert it"
+        )
+    numbers = _class_numbers(values, where, f"; is {label!r} the right column?")
+    if NAME not in table.column_names:
+        return numbers, ()
+    pairs = dict(zip(numbers.tolist(), table[NAME].to_pylist(), strict=True))
+    return numbers, tuple(str(pairs.get(number) or number) for number in range(int(numbers.max()) + 1))
 
 
-class _Lazily(Sequence[bytes]):
-    """The bytes of files, read when asked for: a folder may hold more than memory does."""
+def _column(table: pa.Table, name: str, where: str) -> Array:
+    """Return a column of plain values, all of which must be there."""
+    if name not in table.column_names:
+        raise DataError(f"{where} has no column {name!r} (found: {', '.join(table.column_names)})")
+    column = table[name]
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    kind = column.type
+    if pa.types.is_nested(kind):
+        raise DataError(f"{where}: column {name!r} is of type {kind}, expected one plain value a row")
+    text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    return np.array(_whole(column.to_pylist(), name, where), dtype=object if text else None)
 
-    def __init__(self, files: list[Path]) -> None:
-        self.files = files
 
-    def __len__(self) -> int:
-        return len(self.files)
+def _texts(table: pa.Table, where: str) -> Array:
+    texts = _column(table, TEXT, where)
+    if texts.dtype != object or not all(isinstance(text, str) for text in texts):
+        kind = table[TEXT].type
+        advice = "save the file as UTF-8" if pa.types.is_binary(kind) else "write them as text"
+        raise DataError(f"{where}: column 'text' is of type {kind}, expected strings; {advice}")
+    return texts
 
-    def __getitem__(self, at: Any) -> Any:
-        try:
-            return self.files[at].read_bytes()
-        except OSError as error:
-            raise DataError(f"{self.files[at]} cannot be read ({error.strerror}); replace or remove it") from error
+
+def _features(table: pa.Table, where: str, other: set[str]) -> tuple[Array, tuple[str, ...]]:
+    """Return the numbers of all columns but the `other` ones, and the names of these columns."""
+    fields = [field for field in table.schema if field.name not in other]
+    odd = next((field for field in fields if not _is_number(field.type)), None)
+    names = tuple(field.name for field in fields if _is_number(field.type))
+    if not names:
+        found = ", ".join(table.column_names)
+        raise DataError(
+            f"{where} has no column 'text', 'image' or of numbers (found: {found}); rename the one with the inputs"
+        )
+    if odd is not None:
+        raise DataError(
+            f"{where}: column {odd.name!r} is of type {odd.type}, expected numbers; encode it, drop it, or keep "
+            f"it beside the features with columns=[{odd.name!r}]"
+        )
+    features = np.stack([_column(table, name, where).astype(np.float32) for name in names], axis=1)
+    bad = np.argwhere(~np.isfinite(features))
+    if len(bad):
+        row, column = bad[0]
+        raise DataError(f"{where}: column {names[column]!r} is NaN or infinite in row {row}; clean or drop it")
+    return features, names
+
+
+def _encoded(table: pa.Table, where: str) -> list[bytes]:
+    column = table[IMAGE].combine_chunks()
+    if pa.types.is_struct(column.type):
+        if "bytes" not in [field.name for field in column.type]:
+            raise DataError(f"{where}: column 'image' is a struct without a field 'bytes' for the encoded picture")
+        column = column.field("bytes")
+    if not (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
+        raise DataError(f"{where}: column 'image' is of type {column.type}, expected the bytes of encoded pictures")
+    return _whole(column.to_pylist(), IMAGE, where)
+
+
+def _is_number(kind: Any) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
+
+
+def _whole(values: list[Any], name: str, where: str) -> list[Any]:
+    """Return the values of a column if none is missing."""
+    if None in values:
+        at = next(at for at, value in enumerate(values) if value is None)
+        raise DataError(f"{where}: column {name!r} has no value in row {at}; fill it in or drop the row")
+    return values

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from forsaken.data.samples import Samples
-from forsaken.errors import DataError, InputError
+from forsaken.errors import InputError
 from forsaken.types import Array
 
 Kind = Literal["features", "image", "text"]
@@ -70,38 +70,3 @@ class Records:
         content = torch.from_numpy(self.content)
         inputs = content.permute(0, 3, 1, 2).contiguous() if self.kind == "image" else content
         return Samples(inputs, None if self.labels is None else torch.from_numpy(self.labels))
-
-
-def checked_labels(labels: Array, classes: int, where: str) -> Array:
-    """Return labels as int64 if each is one of 0 to `classes` - 1 and every class has a row."""
-    numbers = labels.astype(np.int64)
-    outside = np.flatnonzero((numbers < 0) | (numbers >= classes))
-    if len(outside):
-        raise DataError(
-            f"{where}: the label of row {outside[0]} is {numbers[outside[0]]}, expected 0 to {classes - 1} "
-            f"({len(outside)} rows in all are out of range); correct the labels, or get the file again"
-        )
-    missing = sorted(set(range(classes)) - set(np.unique(numbers).tolist()))
-    if missing:
-        raise DataError(
-            f"{where}: class {missing[0]} is empty ({len(missing)} of {classes} classes are), expected one row or more "
-            "of each; is the file complete?"
-        )
-    return numbers
-
-
-def join_records(parts: Sequence[Records]) -> Records:
-    """Join records of one kind; the names of the classes are the first part's."""
-    shapes = {part.content.shape[1:] for part in parts}
-    if len(shapes) > 1:
-        raise DataError(f"records of different shapes cannot be joined: {sorted(shapes)}; resize them first")
-    labels = [part.labels for part in parts if part.labels is not None]
-    shared = [name for name in parts[0].columns if all(name in part.columns for part in parts)]
-    return Records(
-        np.concatenate([part.content for part in parts]),
-        np.concatenate(labels) if len(labels) == len(parts) else None,
-        parts[0].names,
-        {name: np.concatenate([part.columns[name] for part in parts]) for name in shared},
-        parts[0].by_name,
-        parts[0].fields,
-    )

@@ -49,7 +49,7 @@ _STANDARD = 'profile = "standard" works'
 _MODEL = UserModel("it was audited", memory="train fewer models, or use a GPU")
 _SETS = ("forget", "kept", "retain", "test", "reference", "nonmembers")
 
-# What to do in a job file about an error of `forsaken.audit`, by the argument that the error is about.
+# What to do in a job file about an error or a warning of `forsaken.audit`, by the argument that the error is about.
 _REMEDIES = {
     "forget": "give the labels of [data] forget",
     "kept": "give all of the training data with labels in [data] train",
@@ -59,6 +59,7 @@ _REMEDIES = {
     "training": "give [audit] recipe",
     "models": "set [audit] models",
     "oracle": "name an [oracle] whose shadow model is of the same task",
+    "retrained": "name a retrained model in [oracle] retrained, or use the profile full, which trains some",
     "profile": "use the profile standard",
 }
 
@@ -113,7 +114,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class AuditInputs:
+class JobAudit:
     """What an audit of a run is made of.
 
     Attributes
@@ -151,10 +152,8 @@ def plan_audit(job: Job, folder: Path, *, profile: str | None = None, models: in
     if chosen is None:
         raise UnknownNameError("profile", wanted, PROFILES)
     count = job.audit.models if models is None else models
-    problems = list(_problems(job, chosen, count))
-    if problems:
-        listed = "".join(f"\n  - {problem}" for problem in problems)
-        raise SettingsError(f'{job.path}: the profile "{chosen}" cannot be run as the job stands{listed}')
+    if problems := list(_problems(job, chosen, count)):
+        raise SettingsError.of(f'{job.path}: the profile "{chosen}" cannot be run as the job stands', problems)
     certificate = _certificate(job, folder)
     if chosen == "full" and (folder / AUDIT_MODELS).is_symlink():
         raise OutputError(
@@ -233,22 +232,25 @@ def audit_cost(plan: Plan, progress: Progress = silent) -> dict[str, Any]:
 # --- what must be there ----------------------------------------------------------------------------------------------
 
 
-def _problems(job: Job, profile: Profile, models: int | None) -> Iterator[str]:
+def _problems(job: Job, profile: Profile, models: int | None) -> Iterator[SettingsError]:
     """Yield what a job lacks for a profile."""
     if models is not None and not LEAST <= models <= MOST:
-        yield f"models is {models!r}, expected a whole number from {LEAST} to {MOST}"
+        yield SettingsError(field="models", value=models, expected=f"a whole number from {LEAST} to {MOST}")
     elif models is not None and profile == "standard" and models % 2:
-        yield f"models is {models}, expected an even number: each sample is learnt by one half of the reference models"
+        expected = "an even number: each sample is learnt by one half of the reference models"
+        yield SettingsError(field="models", value=models, expected=expected)
     if profile == "quick":
         return
-    for problem in training_problems(job):
-        yield problem if "[audit]" in problem or "[data]" in problem else f"{problem}; {_QUICK}"
+    yield from training_problems(job, _QUICK)
     if job.data.test is None:
-        yield "[data] test is missing, expected labelled samples that the model was not trained on"
+        expected = "labelled samples that the model was not trained on"
+        yield SettingsError("[data] test is missing", field="test", expected=expected)
     if target_of(job) == "corrected":
-        yield (
+        yield SettingsError(
             '[method] target is "corrected", so that the forget samples come with their true labels, and this profile '
-            f"compares by those that were learnt; {_QUICK}"
+            "compares by those that were learnt",
+            field="target",
+            remedy=_QUICK,
         )
 
 
@@ -283,7 +285,7 @@ def _certificate(job: Job, folder: Path) -> Certificate:
 # --- what is read ----------------------------------------------------------------------------------------------------
 
 
-def read_inputs(plan: Plan, progress: Progress = silent) -> AuditInputs:
+def read_inputs(plan: Plan, progress: Progress = silent) -> JobAudit:
     """Read what a planned audit needs: both models, all data, and for a profile that trains every label."""
     job, certificate, trains = plan.job, plan.certificate, plan.profile != "quick"
     check_there(job, references=False)  # the run advised to delete the table of references
@@ -312,7 +314,7 @@ def read_inputs(plan: Plan, progress: Progress = silent) -> AuditInputs:
     training = training_of(job, loaded) if trains else None
     oracle = oracle_of(job, sets, loaded)
     progress(Tick("read", 1, 1))
-    return AuditInputs(loaded, after, sets, oracle, retrained, training, warnings)
+    return JobAudit(loaded, after, sets, oracle, retrained, training, warnings)
 
 
 def _check_forgotten(job: Job, folder: Path, certificate: Certificate, sets: JobSets, answers: Array) -> list[str]:
@@ -450,7 +452,7 @@ def _column(rows: Rows, name: str) -> list[str]:
     return [] if found is None else [str(each) for each in found.tolist()]
 
 
-def _seconds_a_training(read: AuditInputs, progress: Progress) -> float:
+def _seconds_a_training(read: JobAudit, progress: Progress) -> float:
     """Return about how long the training of one model takes, from one that is begun; the first run is a warm-up."""
     data, training = read.sets.kept, read.training
     if data is None or training is None:

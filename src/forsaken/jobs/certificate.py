@@ -1,39 +1,65 @@
-"""The certificate of an unlearning run: what was done to which weights, for which records, with what outcome."""
+"""The certificate of an unlearning run: what was done to which weights, for which records, with what outcome.
+
+certificate.json is an envelope of a known form. The envelope is DSSE (Dead Simple Signing Envelope, v1), the payload an
+in-toto Statement v1: its subject is the file of new weights, its predicate the facts of the run, the fields of
+`Certificate`. Both forms are small enough to be written here, see docs/decisions/0018-certificates-in-a-known-form.md.
+
+There is one way only to write a certificate, and a file that is written in any other way is refused: one spelling of
+base64, canonical JSON in the payload, no further keys. So no two readers of a file can see two different things, any
+changed byte shows, and the SHA-256 of a certificate is what ``sha256sum certificate.json`` prints.
+"""
 
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import json
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from importlib.metadata import version as version_of
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    JsonValue,
-    SerializerFunctionWrapHandler,
-    StringConstraints,
-    ValidationError,
-    model_serializer,
-    model_validator,
-)
+from pydantic import Field, StringConstraints, ValidationError, model_validator
 
 from forsaken._files import write_atomically
-from forsaken._keys import key_id, parse_public_key, public_key_text
+from forsaken._keys import key_id
 from forsaken.errors import DataError, DataNotFoundError, OutputError, SettingsError
+from forsaken.result import (
+    Amount,
+    AtLeastOne,
+    BeforeAfter,
+    ChainRequest,
+    Count,
+    Counts,
+    OracleQuality,
+    Part,
+    Rate,
+    Retrained,
+    Separation,
+    Share,
+    TargetClaim,
+    problems_of,
+)
 
+FILE = "certificate.json"
+PAYLOAD: Literal["application/vnd.in-toto+json"] = "application/vnd.in-toto+json"
+STATEMENT = "https://in-toto.io/Statement/v1"
+PREDICATE = "https://forsaken.example/certificate/v1"
+_EARLIER = b'"forsaken.certificate"'  # the kind that the certificates of earlier versions state
+_MAX_BYTES = 2**28  # a million records take a third of it
 _BLOCK = 2**20
+_NEARLY = 0.8  # of a bound: time to plan for retraining
+_AGAIN = "get the file again from whoever issued it"
+
+Verdict = Literal["valid", "invalid", "unsigned", "not checked", "other key"]
+
+Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+Time = Annotated[str, StringConstraints(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(\+00:00|Z)$")]
+Words = Annotated[str, StringConstraints(min_length=1)]
 
 
 def canonical_json(value: object) -> bytes:
@@ -51,8 +77,9 @@ def settings_hash(settings: Mapping[str, Any]) -> str:
         return hashlib.sha256(canonical_json(settings)).hexdigest()
     except (TypeError, ValueError, RecursionError) as error:
         raise SettingsError(
-            f"the settings hold a value that JSON cannot carry ({type(error).__name__}), expected finite numbers, "
-            "texts, lists and tables; convert it"
+            f"the settings hold a value that JSON cannot carry ({type(error).__name__})",
+            expected="finite numbers, texts, lists and tables",
+            remedy="convert it",
         ) from error
 
 
@@ -72,13 +99,12 @@ def file_hash(path: str | os.PathLike[str]) -> str:
         inside = sorted((os.fsencode(file.relative_to(place).as_posix()), file) for file in _files(place))
         for name, file in inside:
             digest.update(_digest_of_file(file).encode() + b"  " + name + b"\0")
-    except DataError:
-        raise
     except FileNotFoundError as error:
         raise DataNotFoundError(f"no file or folder {place}; check the path") from error
     except (OSError, ValueError) as error:
-        reason = (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
-        raise DataError(f"{place} cannot be read ({reason}); check the path and its permissions") from error
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{place} cannot be read ({_reason(error)}); check the path and its permissions") from error
     if not inside:
         raise DataError(f"the folder {place} holds no files, expected a model's; check the path")
     return digest.hexdigest()
@@ -98,7 +124,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 def _digest_of_file(path: Path) -> str:
     if path.exists() and not path.is_file():
-        raise DataError(f"{path} is no plain file; give or put one in its place")  # a pipe would keep us waiting
+        raise DataError(f"{path} is no plain file; give or put one in its place")  # reading a pipe would never end
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(_BLOCK):
@@ -106,41 +132,11 @@ def _digest_of_file(path: Path) -> str:
     return digest.hexdigest()
 
 
-Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-Time = Annotated[str, StringConstraints(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(\+00:00|Z)$")]
-Words = Annotated[str, StringConstraints(min_length=1)]
-Amount = Annotated[float, Field(ge=0)]
-Whole = Annotated[int, Field(ge=0)]
+def _reason(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
 
 
-class Statement(BaseModel):
-    """A part of a certificate: its types are exact, and it has no other fields."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
-
-
-class LaterStatement(Statement):
-    """A part with fields that older versions do not have: these are left out where they say nothing.
-
-    So an older certificate stays the same to the last bit, and so do its hash and its signature. There is one way only
-    to say nothing: a null in such a place is refused.
-    """
-
-    later: ClassVar[tuple[str, ...]] = ()
-
-    @model_validator(mode="after")
-    def _said_once(self) -> Self:
-        if any(name in self.model_fields_set and getattr(self, name) is None for name in self.later):
-            raise ValueError("a part that says nothing must be left out")
-        return self
-
-    @model_serializer(mode="wrap")
-    def _without_gaps(self, plainly: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        content: dict[str, Any] = plainly(self)
-        return {name: value for name, value in content.items() if name not in self.later or value is not None}
-
-
-class Weights(Statement):
+class Weights(Part):
     """A file or folder of weights: its SHA-256, format and name without a path."""
 
     sha256: Digest
@@ -155,121 +151,76 @@ class Weights(Statement):
         return cls(sha256=file_hash(path), format=kind, name=spelt or "/")
 
 
-class BothWeights(Statement):
+class BothWeights(Part):
     """The weights before and after."""
 
     old: Weights
     new: Weights
 
 
-class Settings(Statement):
+class SettingsHashes(Part):
     """Hashes of the method's settings and, where there was one, of the whole job."""
 
     sha256: Digest
     job_sha256: Digest | None
 
 
-class ReadAs(LaterStatement):
+class ReadAs(Part):
     """How the file of the records was read: the columns of labels and ids, and the size of pictures.
 
     `group` is the column that said whose each row is, where the run had one.
     """
 
-    later: ClassVar[tuple[str, ...]] = ("group",)
-
     label: Words
     id: Words | None
-    size: tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]] | None
+    size: tuple[AtLeastOne, AtLeastOne] | None
     group: Words | None = None
 
 
-class Forgotten(Statement):
+class Forgotten(Part):
     """The forgotten records as keyed hashes; `read_as` is None where they did not come from a file."""
 
-    count: Annotated[int, Field(ge=1)]
-    hmac_sha256: tuple[Digest, ...]
+    hmac_sha256: Annotated[tuple[Digest, ...], Field(min_length=1)]
     read_as: ReadAs | None
 
-    @model_validator(mode="after")
-    def _counted(self) -> Self:
-        if self.count != len(self.hmac_sha256):
-            raise ValueError(f"{self.count} records but {len(self.hmac_sha256)} hashes")
-        return self
+    @property
+    def count(self) -> int:
+        """How many records were forgotten."""
+        return len(self.hmac_sha256)
 
 
-class Target(Statement):
-    """What the target of the method shows when the numbers are good, and what it does not show."""
+class Measured(Part):
+    """What was measured on the model after forgetting, and on the one before: the numbers of result.json.
 
-    target: Words
-    shown: str
-    not_shown: str
+    `by` says whether an oracle judged who is remembered, or the largest posterior alone. What was not measured is None.
+    """
+
+    by: Literal["oracle", "confidence"]
+    fr: Rate | None
+    cfr: Rate | None
+    accuracy_before: Share | None
+    accuracy_after: Share | None
+    forget_confidence: BeforeAfter
+    separation: Separation | None
+    retrain: Retrained | None
+    oracle: OracleQuality | None
+    counts: Counts
 
 
-class Audit(Statement):
-    """How well it went, and how thoroughly that was looked into."""
-
-    profile: Words
-    numbers: dict[str, JsonValue]
-
-
-class Seconds(Statement):
-    """How long it took."""
+class Duration(Part):
+    """How many seconds it took."""
 
     unlearning: Amount
     total: Amount
 
 
-class Link(Statement):
-    """One request of a chain of requests; `certificate` is the SHA-256 of its certificate, None for the last."""
-
-    number: Annotated[int, Field(ge=1)]
-    time: Time
-    forgotten: Annotated[int, Field(ge=1)]
-    drift: Amount
-    accuracy_before: float | None
-    accuracy_after: float | None
-    certificate: Digest | None
-
-
-def lost(links: tuple[Link, ...]) -> float | None:
-    """Return the sum of the accuracy that each request lost; None where one is unknown."""
-    losses = [
-        link.accuracy_before - link.accuracy_after
-        for link in links
-        if link.accuracy_before is not None and link.accuracy_after is not None
-    ]
-    return math.fsum(losses) if len(losses) == len(links) else None
-
-
-class History(Statement):
-    """Every request so far, with the sum of the drifts and the loss of accuracy over all of them."""
-
-    links: Annotated[tuple[Link, ...], Field(min_length=1)]
-    drift: Amount
-    accuracy_loss: float | None
-
-    @model_validator(mode="after")
-    def _joined(self) -> Self:
-        if [link.number for link in self.links] != list(range(1, len(self.links) + 1)):
-            raise ValueError("the numbers of the links do not count from 1")
-        if [link.certificate is None for link in self.links] != [False] * (len(self.links) - 1) + [True]:
-            raise ValueError("every link but the last must name its certificate")
-        if not math.isclose(self.drift, math.fsum(link.drift for link in self.links), rel_tol=1e-9, abs_tol=1e-12):
-            raise ValueError("the drift is not the sum of the links' drifts")
-        loss = lost(self.links)
-        known = loss is not None and self.accuracy_loss is not None
-        if (loss is None) != (self.accuracy_loss is None) or (known and abs(loss - self.accuracy_loss) > 1e-9):  # type: ignore[operator]
-            raise ValueError("the loss of accuracy is not the sum of the links' losses")
-        return self
-
-
-class MaskFate(Statement):
+class MaskFate(Part):
     """Whether the mask, which can restore the memory, was kept."""
 
     kept: bool
 
 
-class ReferenceTable(LaterStatement):
+class ReferenceTable(Part):
     """The table of references that the run read: its SHA-256, and how it came about.
 
     `forgotten` rows had been taken out of it before this run; `models_owe` is how many forgotten records the models
@@ -277,255 +228,39 @@ class ReferenceTable(LaterStatement):
     about too, and `view` what made them, where there were some.
     """
 
-    later: ClassVar[tuple[str, ...]] = ("views", "view")
-
     sha256: Digest
-    rows: Whole
-    folds: Whole
+    rows: Count
+    folds: Count
     by: Literal["row", "group", "claim"]
-    steps: Whole | None
-    claimed: Whole
-    forgotten: Whole
-    models_kept: Whole
-    models_owe: Whole
-    views: Annotated[int, Field(ge=1)] | None = None
+    steps: Count | None
+    claimed: Count
+    forgotten: Count
+    models_kept: Count
+    models_owe: Count
+    views: AtLeastOne | None = None
     view: Words | None = None
 
 
-class Signature(Statement):
-    """An Ed25519 signature of everything else, with the public key that fits it."""
-
-    algorithm: Literal["Ed25519"]
-    public_key: Words
-    key_id: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{16}$")]
-    value: Words
-
-
-KIND = "forsaken.certificate"
-SCHEMA = 1
-FILE = "certificate.json"
-_LARGEST = 2**28  # bytes; a million records take a quarter of it
-_AGAIN = "get the file again from whoever issued it"
-
-Verdict = Literal["valid", "invalid", "unsigned", "other key"]
-
-
-class Certificate(LaterStatement):
-    """What a run did, in a form that can be hashed, signed and checked by others. It holds no record and no path."""
-
-    later: ClassVar[tuple[str, ...]] = ("references",)
-
-    time: Time
-    version: Words
-    weights: BothWeights
-    settings: Settings
-    records: Forgotten
-    method: Words
-    target: Target | None
-    audit: Audit
-    seconds: Seconds
-    stopped: Words
-    chain: History
-    mask: MaskFate
-    signature: Signature | None
-    references: ReferenceTable | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain values, ready for JSON."""
-        return {"kind": KIND, "schema": SCHEMA, **self.model_dump(mode="json")}
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any], where: str = "the certificate") -> Certificate:
-        """Return the certificate that plain values describe; `where` is what an error calls it."""
-        if not isinstance(content, Mapping) or content.get("kind") != KIND:
-            raise OutputError(f"{where} is no certificate of Forsaken (its kind is not {KIND!r}); check the path")
-        schema = content.get("schema")
-        if type(schema) is not int or schema < 1:
-            raise OutputError(f"{where} does not say its schema, expected {SCHEMA}; {_AGAIN}")
-        if schema > SCHEMA:
-            raise OutputError(
-                f"{where} has schema {str(schema)[:20]}, expected {SCHEMA} at most; install a newer Forsaken"
-            )
-        fields = {name: value for name, value in content.items() if name not in ("kind", "schema")}
-        try:
-            # By way of JSON, since only there do strict types let a list be a tuple; NaN is refused on the way.
-            return cls.model_validate_json(canonical_json(fields))
-        except ValidationError as error:
-            raise OutputError(f"{where} is not sound: {_problems(error)}; {_AGAIN}") from error
-        except (TypeError, ValueError, RecursionError) as error:
-            raise OutputError(f"{where} holds a value that JSON cannot carry, such as NaN; {_AGAIN}") from error
-
-    @classmethod
-    def read(cls, path: str | os.PathLike[str]) -> Certificate:
-        """Read a certificate file."""
-        try:
-            with Path(path).open("rb") as file:
-                raw = file.read(_LARGEST + 1)
-        except FileNotFoundError as error:
-            raise OutputError(f"no certificate {path}; check the path") from error
-        except (OSError, ValueError) as error:
-            reason = (error.strerror if isinstance(error, OSError) else None) or "no file can be called so"
-            raise OutputError(f"the certificate {path} cannot be read ({reason}); check the path") from error
-        if len(raw) > _LARGEST:
-            raise OutputError(f"{path} has more than {_LARGEST} bytes, too many for a certificate; check the path")
-        try:
-            content = json.loads(raw, object_pairs_hook=_once)
-        except (ValueError, RecursionError) as error:
-            raise OutputError(f"the certificate {path} is damaged: it is no JSON; {_AGAIN}") from error
-        return cls.from_dict(content, f"the certificate {path}")
-
-    def write(self, path: str | os.PathLike[str]) -> Path:
-        """Write the certificate as JSON that people can read."""
-        return write_atomically(path, json.dumps(self.to_dict(), indent=1, ensure_ascii=False).encode() + b"\n")
-
-    @property
-    def sha256(self) -> str:
-        """The SHA-256 (hex) of the canonical JSON, signature included; how the file is laid out does not matter."""
-        return hashlib.sha256(canonical_json(self.to_dict())).hexdigest()
-
-    def sign(self, key: Ed25519PrivateKey) -> Certificate:
-        """Return the certificate with the signature of `key` over everything else."""
-        public = key.public_key()
-        value = base64.b64encode(key.sign(self._signed_bytes())).decode()
-        signature = Signature(
-            algorithm="Ed25519", public_key=public_key_text(public), key_id=key_id(public), value=value
-        )
-        return self.model_copy(update={"signature": signature})
-
-    def check_signature(self, public: Ed25519PublicKey | str | bytes | None = None) -> Verdict:
-        """Return whether the signature fits the content and, where `public` (PEM) is given, is by that key.
-
-        Without `public` a valid signature says only that nothing was changed since somebody signed.
-        """
-        if self.signature is None:
-            return "unsigned"
-        try:
-            own = parse_public_key(self.signature.public_key)
-            value = base64.b64decode(self.signature.value, validate=True)
-            own.verify(value, self._signed_bytes())
-        except (InvalidSignature, SettingsError, binascii.Error, ValueError):
-            return "invalid"
-        # These stand outside of what is signed, so there must be one way only to write them.
-        spelt = (public_key_text(own), key_id(own), base64.b64encode(value).decode())
-        if spelt != (self.signature.public_key, self.signature.key_id, self.signature.value):
-            return "invalid"
-        known = parse_public_key(public) if isinstance(public, str | bytes) else public
-        return "valid" if known is None or known == own else "other key"
-
-    def _signed_bytes(self) -> bytes:
-        return canonical_json({name: value for name, value in self.to_dict().items() if name != "signature"})
-
-
-def make_certificate(
-    *,
-    old: Weights,
-    new: Weights,
-    method: str,
-    settings: Mapping[str, Any],
-    hashes: Sequence[str],
-    read_as: Mapping[str, Any] | None,
-    target: Mapping[str, str] | None,
-    numbers: Mapping[str, Any],
-    unlearning_seconds: float,
-    total_seconds: float,
-    stopped: str,
-    chain: Mapping[str, Any],
-    mask_kept: bool,
-    job: Mapping[str, Any] | None = None,
-    profile: str = "quick",
-    references: ReferenceTable | None = None,
-    time: str | None = None,
-) -> Certificate:
-    """Build the certificate of a run.
-
-    Parameters
-    ----------
-    old, new : Weights
-        Described by ``Weights.of(path, format)``.
-    method, settings : str, mapping
-        The method and its settings, of which the hash is kept.
-    hashes : sequence of str
-        The keyed hashes of the forgotten records, from `record_hashes`.
-    read_as : mapping or None
-        How the file of the records was read ("label", "id", "size"); None if they did not come from a file.
-    target : mapping or None
-        ``Claim.to_dict()`` of the target.
-    numbers : mapping
-        What the audit of kind `profile` found; ready for JSON.
-    unlearning_seconds, total_seconds, stopped : float, float, str
-        How long it took, and why it ended.
-    chain : mapping
-        ``Chain.to_dict()``.
-    mask_kept : bool
-        Whether the mask was written to a file.
-    job : mapping, optional
-        The settings of the whole job, of which the hash is kept.
-    references : ReferenceTable, optional
-        The table of references that the run read.
-    time : str, optional
-        UTC in ISO 8601; now by default.
-    """
-    content = {
-        "kind": KIND,
-        "schema": SCHEMA,
-        "time": time or datetime.now(UTC).isoformat(timespec="seconds"),
-        "version": version_of("forsaken"),
-        "weights": {"old": old.model_dump(), "new": new.model_dump()},
-        "settings": {"sha256": settings_hash(settings), "job_sha256": None if job is None else settings_hash(job)},
-        "records": {"count": len(hashes), "hmac_sha256": list(hashes), "read_as": _plain(read_as)},
-        "method": method,
-        "target": _plain(target),
-        "audit": {"profile": profile, "numbers": dict(numbers)},
-        "seconds": {"unlearning": unlearning_seconds, "total": total_seconds},
-        "stopped": stopped,
-        "chain": {name: chain[name] for name in ("links", "drift", "accuracy_loss")},
-        "mask": {"kept": mask_kept},
-        "signature": None,
-    }
-    if references is not None:
-        content["references"] = references.model_dump()
-    return Certificate.from_dict(content, "the new certificate")
-
-
-def _plain(table: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    return None if table is None else dict(table)
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    content = dict(pairs)
-    if len(content) < len(pairs):
-        # Readers differ on which of the two counts, so a signature would cover one meaning and people see another.
-        raise ValueError("a key stands there twice")
-    return content
-
-
-def _problems(error: ValidationError) -> str:
-    words = {"missing": "is missing", "extra_forbidden": "is not known"}
-    found = []
-    for problem in error.errors(include_url=False, include_input=False):
-        where = ".".join(str(step) for step in problem["loc"])[:80]
-        own = problem.get("ctx", {}).get("error") if problem["type"] == "value_error" else None
-        found.append(f"{where} {words.get(problem['type'], f'does not agree ({own})' if own else 'has a wrong value')}")
-    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
-    return ", ".join(found[:3]) + more
-
-
-_NEARLY = 0.8  # of a bound: time to plan for retraining
-
-
-@dataclass(frozen=True, slots=True)
-class Chain:
-    """Every request so far, and the bounds past which retraining is advised.
+class Chain(Part):
+    """Every request so far on the same model; for a run also the bounds past which retraining is advised.
 
     >>> accuracy = {"accuracy_before": 0.9, "accuracy_after": 0.88}
-    >>> first = Link(number=1, time="2025-01-01T00:00:00+00:00", forgotten=40, drift=0.02, certificate=None, **accuracy)
-    >>> Chain((first,), max_drift=0.01).advice
+    >>> first = ChainRequest(number=1, time="2025-01-01", forgotten=40, drift=0.02, certificate=None, **accuracy)
+    >>> Chain(links=(first,), max_drift=0.01).advice
     ('The cumulative drift is 0.02, above the bound of 0.01: retrain the model without the forgotten records.',)
     """
 
-    links: tuple[Link, ...]
-    max_drift: float | None = None
-    max_accuracy_loss: float | None = None
+    links: Annotated[tuple[ChainRequest, ...], Field(min_length=1, max_length=100_000)]
+    max_drift: float | None = Field(default=None, exclude=True)
+    max_accuracy_loss: float | None = Field(default=None, exclude=True)
+
+    @model_validator(mode="after")
+    def _joined(self) -> Self:
+        if [link.number for link in self.links] != list(range(1, len(self.links) + 1)):
+            raise ValueError("the numbers of the links do not count from 1")
+        if [link.certificate is None for link in self.links] != [False] * (len(self.links) - 1) + [True]:
+            raise ValueError("every link but the last must name its certificate")
+        return self
 
     @property
     def drift(self) -> float:
@@ -539,7 +274,9 @@ class Chain:
     @property
     def accuracy_loss(self) -> float | None:
         """Sum of what each request lost on its own test set; None where one is unknown."""
-        return lost(self.links)
+        pairs = [(link.accuracy_before, link.accuracy_after) for link in self.links]
+        known = [(before - after) for before, after in pairs if before is not None and after is not None]
+        return math.fsum(known) if len(known) == len(pairs) else None
 
     @property
     def advice(self) -> tuple[str, ...]:
@@ -561,23 +298,230 @@ class Chain:
         }
 
 
+def _advice(what: str, value: float | None, bound: float | None) -> tuple[str, ...]:
+    if value is None or bound is None or value <= _NEARLY * bound:
+        return ()
+    if value > bound:
+        more = "retrain the model without the forgotten records"
+        return (f"The cumulative {what} is {value:.4g}, above the bound of {bound:.4g}: {more}.",)
+    more = "plan to retrain the model without the forgotten records"
+    return (f"The cumulative {what} is {value:.4g}, {value / bound:.0%} of the bound of {bound:.4g}: {more}.",)
+
+
+class Signature(Part):
+    """An Ed25519 signature (base64), and a hint at the key that made it: `forsaken._keys.key_id`."""
+
+    keyid: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{16}$")]
+    sig: Words
+
+
+class Envelope(Part):
+    """A DSSE envelope. DSSE allows for more signatures; a certificate has one signer, or none."""
+
+    payload: str
+    payloadType: Literal["application/vnd.in-toto+json"]  # noqa: N815 (the name in the file)
+    signatures: tuple[()] | tuple[Signature]
+
+    def to_bytes(self) -> bytes:
+        """Return the file."""
+        return json.dumps(self.model_dump(mode="json"), indent=1).encode() + b"\n"
+
+
+class Certificate(Part):
+    """What a run did, in a form that can be hashed, signed and checked by others. It holds no record and no path."""
+
+    time: Time
+    version: Words
+    weights: BothWeights
+    settings: SettingsHashes
+    records: Forgotten
+    method: Words
+    target: TargetClaim | None
+    measured: Measured
+    seconds: Duration
+    stopped: Words
+    chain: Chain
+    mask: MaskFate
+    references: ReferenceTable | None = None
+    signature: Signature | None = Field(default=None, exclude=True)
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Certificate:
+        """Read a certificate file that anybody may have written; whatever is wrong with it is an `OutputError`."""
+        where = f"the certificate {path}"
+        try:
+            if Path(path).exists() and not Path(path).is_file():
+                raise OutputError(f"{where} cannot be read (no plain file); check the path")
+            with Path(path).open("rb") as file:
+                raw = file.read(_MAX_BYTES + 1)
+        except FileNotFoundError as error:
+            raise OutputError(f"no certificate {path}; check the path") from error
+        except (OSError, ValueError) as error:
+            if isinstance(error, OutputError):
+                raise
+            raise OutputError(f"{where} cannot be read ({_reason(error)}); check the path") from error
+        if len(raw) > _MAX_BYTES:
+            raise OutputError(f"{path} has more than {_MAX_BYTES:,} bytes, too many for a certificate; check the path")
+        try:
+            envelope = Envelope.model_validate_json(raw)
+            found = _Statement.model_validate_json(base64.b64decode(envelope.payload)).predicate
+            found = found.model_copy(update={"signature": next(iter(envelope.signatures), None)})
+            if found.to_bytes() == raw:
+                return found
+            problem = "it is not written as Forsaken writes what it states"
+        except ValidationError as error:
+            problem = problems_of(error)
+        except (ValueError, RecursionError):  # what is no base64, or no JSON
+            problem = "its payload cannot be read"
+        if _EARLIER in raw:
+            raise OutputError(
+                f"{where} was written by an earlier version of Forsaken, in a form of its own that this version does "
+                "not read; run the request again, or check it with that version"
+            )
+        raise OutputError(f"{where} is damaged, or none of Forsaken's: {problem}; {_AGAIN}")
+
+    @property
+    def payload(self) -> bytes:
+        """The bytes that are signed: an in-toto statement about the new weights, in canonical JSON."""
+        new = self.weights.new
+        statement = {
+            "_type": STATEMENT,
+            "subject": [{"name": new.name, "digest": {"sha256": new.sha256}}],
+            "predicateType": PREDICATE,
+            "predicate": self.model_dump(mode="json", exclude_unset=True),
+        }
+        return canonical_json(statement)
+
+    def to_bytes(self) -> bytes:
+        """Return the file: the envelope of the payload, with the signature where there is one."""
+        signatures = () if self.signature is None else (self.signature,)
+        text = base64.b64encode(self.payload).decode()
+        return Envelope(payload=text, payloadType=PAYLOAD, signatures=signatures).to_bytes()
+
+    def write(self, path: str | os.PathLike[str]) -> Path:
+        """Write the certificate."""
+        return write_atomically(path, self.to_bytes())
+
+    @property
+    def sha256(self) -> str:
+        """The SHA-256 (hex) of the file, signature included."""
+        return hashlib.sha256(self.to_bytes()).hexdigest()
+
+    def sign(self, key: Ed25519PrivateKey) -> Certificate:
+        """Return the certificate with the signature of `key`."""
+        sig = base64.b64encode(key.sign(pae(PAYLOAD, self.payload))).decode()
+        return self.model_copy(update={"signature": Signature(keyid=key_id(key.public_key()), sig=sig)})
+
+    def check_signature(self, public: Ed25519PublicKey | None = None) -> Verdict:
+        """Return whether the holder of the key `public` signed this certificate as it is.
+
+        Without `public` there is nothing to check a signature against: who signed must be known from elsewhere.
+        """
+        if self.signature is None:
+            return "unsigned"
+        if public is None:
+            return "not checked"
+        if self.signature.keyid != key_id(public):
+            return "other key"
+        try:
+            sig = base64.b64decode(self.signature.sig, validate=True)
+            public.verify(sig, pae(PAYLOAD, self.payload))
+        except (InvalidSignature, ValueError):
+            return "invalid"
+        # The signature itself is not signed, so there must be one way only to write it.
+        return "valid" if base64.b64encode(sig).decode() == self.signature.sig else "invalid"
+
+
+class _Statement(Part):
+    """The parts of an in-toto statement that are read; the rest is compared with what would be written."""
+
+    predicateType: Literal["https://forsaken.example/certificate/v1"]  # noqa: N815 (the name in the file)
+    predicate: Certificate
+
+
+def pae(kind: str, body: bytes) -> bytes:
+    """Return the bytes that a DSSE signature is over (pre-authentication encoding), from the payload's type and bytes.
+
+    >>> pae("http://example.com/HelloWorld", b"hello world")
+    b'DSSEv1 29 http://example.com/HelloWorld 11 hello world'
+    """
+    name = kind.encode()
+    return b"DSSEv1 %d %b %d %b" % (len(name), name, len(body), body)
+
+
+def make_certificate(
+    result: Mapping[str, Any],
+    weights: BothWeights,
+    hashes: Sequence[str],
+    chain: Chain,
+    *,
+    read_as: ReadAs | None,
+    total_seconds: float,
+    mask_kept: bool,
+    references: ReferenceTable | None = None,
+) -> Certificate:
+    """Build the certificate of a run, unsigned.
+
+    Parameters
+    ----------
+    result : mapping
+        The content of result.json. Of the settings of the method and of the job only hashes are kept.
+    weights : BothWeights
+        Each described by ``Weights.of(path, format)``.
+    hashes : sequence of str
+        The keyed hashes of the forgotten records, from `record_hashes`.
+    chain : Chain
+        From `extend`; its last request is this one.
+    read_as : ReadAs or None
+        How the file of the records was read; None if they did not come from a file.
+    total_seconds : float
+        How long the whole run took.
+    mask_kept : bool
+        Whether the mask was written to a file.
+    references : ReferenceTable, optional
+        The table of references that the run read.
+    """
+    numbers = {name: result[name] for name in Measured.model_fields if name != "by"}
+    job = result["job"]
+    return Certificate(
+        time=chain.links[-1].time,
+        version=version_of("forsaken"),
+        weights=weights,
+        settings=SettingsHashes(
+            sha256=settings_hash(result["settings"]), job_sha256=None if job is None else settings_hash(job)
+        ),
+        records=Forgotten(hmac_sha256=tuple(hashes), read_as=read_as),
+        method=result["settings"]["name"],
+        # Where nothing was memorised, the method and its target had nothing to do with the outcome.
+        target=None if result["stopped"] == "not-memorised" else TargetClaim(**result["target"]),
+        measured=Measured(by=result["samples"]["score"], **numbers),
+        seconds=Duration(unlearning=result["seconds"], total=total_seconds),
+        stopped=result["stopped"],
+        chain=Chain(links=chain.links),
+        mask=MaskFate(kept=mask_kept),
+        references=references,
+    )
+
+
 def extend(
     previous: Certificate | None,
-    link: Link,
+    link: ChainRequest,
     *,
     max_drift: float | None = None,
     max_accuracy_loss: float | None = None,
 ) -> Chain:
     """Return the chain of `previous` with one more link; its number follows from the place, whatever `link` says."""
-    links: tuple[Link, ...] = ()
+    links: tuple[ChainRequest, ...] = ()
     if previous is not None:
         *before, last = previous.chain.links
         links = (*before, last.model_copy(update={"certificate": previous.sha256}))
     own = link.model_copy(update={"number": len(links) + 1, "certificate": None})
-    return Chain((*links, own), max_drift, max_accuracy_loss)
+    return Chain(links=(*links, own), max_drift=max_drift, max_accuracy_loss=max_accuracy_loss)
 
 
-def find_previous(weights: Path, named: Path | None = None) -> Certificate | None:
+def find_previous(
+    weights: Path, named: Path | None = None, public: Ed25519PublicKey | None = None
+) -> Certificate | None:
     """Return the certificate of the request that made these weights, if there was one.
 
     Parameters
@@ -587,21 +531,22 @@ def find_previous(weights: Path, named: Path | None = None) -> Certificate | Non
     named : Path, optional
         The certificate, if the user names it: then it must fit. Without it, one that lies beside the weights is taken
         if it fits, and passed over if it speaks of other weights.
+    public : public key, optional
+        The user's own key: a certificate that it is said to have signed must be unchanged since.
     """
-    if named is not None:
-        certificate = _unchanged(named)
+    for path in _beside(weights) if named is None else (named,):
+        certificate = Certificate.read(path)
+        if certificate.check_signature(public) == "invalid":
+            raise OutputError(f"the certificate {path} was changed after it was signed; {_AGAIN}")
         found, stated = file_hash(weights), certificate.weights
-        if found != stated.new.sha256:
+        if found == stated.new.sha256:
+            return certificate
+        if named is not None:
             early = " (they are the weights before that request)" if found == stated.old.sha256 else ""
             raise SettingsError(
                 f"the certificate {named} speaks of weights with the SHA-256 {stated.new.sha256}, but {weights} has "
                 f"{found}{early}; name the certificate that was made with these weights, or leave it out"
             )
-        return certificate
-    for path in _beside(weights):
-        certificate = _unchanged(path)
-        if certificate.weights.new.sha256 == file_hash(weights):
-            return certificate
     return None
 
 
@@ -609,27 +554,8 @@ def _beside(weights: Path) -> Iterator[Path]:
     for folder in dict.fromkeys((weights.absolute().parent, weights.resolve().parent)):
         path = folder / FILE
         try:
-            ours = path.is_file() and KIND.encode() in path.read_bytes()
+            content = path.read_bytes() if path.is_file() else b""
         except OSError as error:
             raise OutputError(f"{path} cannot be read ({error.strerror}); is it the certificate before?") from error
-        if ours:  # other software has certificates too
+        if PAYLOAD.encode() in content or _EARLIER in content:  # other software has certificates too
             yield path
-
-
-def _unchanged(path: Path) -> Certificate:
-    certificate = Certificate.read(path)
-    if certificate.check_signature() == "invalid":
-        raise OutputError(
-            f"the certificate {path} was changed after it was signed; get it again from whoever issued it"
-        )
-    return certificate
-
-
-def _advice(what: str, value: float | None, bound: float | None) -> tuple[str, ...]:
-    if value is None or bound is None or value <= _NEARLY * bound:
-        return ()
-    if value > bound:
-        more = "retrain the model without the forgotten records"
-        return (f"The cumulative {what} is {value:.4g}, above the bound of {bound:.4g}: {more}.",)
-    more = "plan to retrain the model without the forgotten records"
-    return (f"The cumulative {what} is {value:.4g}, {value / bound:.0%} of the bound of {bound:.4g}: {more}.",)

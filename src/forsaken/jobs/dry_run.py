@@ -26,8 +26,8 @@ from forsaken.jobs.run import (
 )
 from forsaken.models.logits import as_module
 from forsaken.types import Progress, Tick, silent
-from forsaken.unlearning.forsaken.aims import OUT_OF_FOLD
 from forsaken.unlearning.forsaken.method import GAUSS_NEWTON, Forsaken
+from forsaken.unlearning.forsaken.targets import OUT_OF_FOLD
 
 _TRIAL = 3  # iterations, or rounds, that are timed
 _BESIDES = 5.0  # seconds for starting the program and for the page
@@ -126,7 +126,8 @@ def _tried(ready: Prepared, method: Any, reading: float, progress: Progress) -> 
     """Run a few iterations, and estimate from their time how long all of them take at most."""
     changed: dict[str, Any] = {}
     if isinstance(method, Forsaken):
-        changed = {name: min(_TRIAL, getattr(method, name)) for name in ("iterations", "rounds")} | {"stop": "none"}
+        iterations, rounds = min(_TRIAL, method.schedule.iterations), min(_TRIAL, method.solver.rounds)
+        changed = {"iterations": iterations, "rounds": rounds, "stop": "none"}
     start = time.perf_counter()
     found = unlearn_prepared(ready, progress, **changed)
     spent = time.perf_counter() - start
@@ -136,7 +137,8 @@ def _tried(ready: Prepared, method: Any, reading: float, progress: Progress) -> 
     each = iterating / max(1, found.iterations)
     most = found.iterations
     if changed and found.stopped == "iterations":
-        most = method.rounds if found.details.facts.get("optimiser") == GAUSS_NEWTON else method.iterations
+        by_curvature = found.details.facts.get("optimiser") == GAUSS_NEWTON
+        most = method.solver.rounds if by_curvature else method.schedule.iterations
     models = 1 if ready.table is None else 1 + len(ready.table.table.models)  # kept models forget as well
     # Judging and writing take about as long again as reading did.
     return {
@@ -201,7 +203,7 @@ def _memory(ready: Prepared, method: Any) -> int:
     if curvature is not None and getattr(method, "optimiser", None) in ("auto", GAUSS_NEWTON):
         # the docstring of Forsaken: 6 numbers for each parameter that can move, and the inverted factors
         return _taken() + size * (1 + 6) + curvature.bytes
-    history = int(getattr(method, "history", 0))
+    history = method.schedule.history if isinstance(method, Forsaken) else 0
     # 2m + 8 numbers for each parameter that can move, 11 for every chosen one
     return _taken() + size * (1 + 2 * history + 8 + 11)
 

@@ -40,6 +40,7 @@ from forsaken.jobs.sets import JobSets, read_train, read_unseen
 from forsaken.models.logits import LinearModel, as_module
 from forsaken.models.train import Training
 from forsaken.models.weights import fingerprint
+from forsaken.progress import step
 from forsaken.recipe import Recipe
 from forsaken.references.curvature import Curvature
 from forsaken.references.rows import as_keys, row_hashes
@@ -86,25 +87,27 @@ class Refit:
             return twin.fit(samples.inputs.numpy(), known[labels])
 
 
-def training_problems(job: Job) -> list[str]:
-    """Return why no model can be trained like the job's: empty where one can."""
+def training_problems(job: Job, otherwise: str) -> list[SettingsError]:
+    """Return every reason why no model can be trained like the job's; `otherwise` is what else the user can do."""
     weights, found = job.resolve(job.model.weights), []
     if weights.is_dir() or weights.suffix.lower() in PROGRAM:
         what = "the folder of a Hugging Face model" if weights.is_dir() else "a .pt2 program"
-        found.append(f"[model] weights is {what}, and nothing in it says how to train another from the start")
+        problem = f"[model] weights is {what}, and nothing in it says how to train another from the start"
+        found.append(SettingsError(problem, field="weights", remedy=otherwise))
     elif weights.suffix.lower() not in SKOPS and job.audit.recipe is None:
-        found.append(f"[audit] recipe is missing, expected how the model was trained, such as {_RECIPE}")
+        expected = f"how the model was trained, such as {_RECIPE}"
+        found.append(SettingsError("[audit] recipe is missing", field="recipe", expected=expected))
     if job.data.train is None:
-        found.append("[data] train is missing, expected all of the training data")
+        found.append(SettingsError("[data] train is missing", field="train", expected="all of the training data"))
     return found
 
 
 def training_of(job: Job, loaded: Format) -> Training | Refit:
-    """Return how models like the job's are trained, where `training_problems` found nothing that speaks against it."""
+    """Return how models like the job's are trained; `training_problems` must have found no reason against it."""
     if isinstance(loaded, EstimatorFile):
         return Refit(loaded.model)
     if job.audit.recipe is None or job.model.factory is None:
-        raise _untrainable(job, training_problems(job))
+        raise SettingsError("[model] factory or [audit] recipe is missing", field="recipe")
     factory = find(job.model.factory, "[model] factory")
     build = partial(call, factory, "[model] factory", **job.model.arguments)
     return Training(build, Recipe(**job.audit.recipe.model_dump()), job.model.device)
@@ -122,11 +125,6 @@ def _training_by_rows(job: Job, loaded: Format, data: Samples) -> Any:
     # A fit that goes on knows its finished folds by this name, and must not take another estimator's for its own.
     refit.__qualname__ = f"refit {file_hash(job.resolve(job.model.weights))}"
     return refit
-
-
-def _untrainable(job: Job, problems: list[str]) -> SettingsError:
-    listed = "".join(f"\n  - {problem}" for problem in problems)
-    return SettingsError(f"{job.path}: no references can be trained as the job stands{listed}")
 
 
 # --- where the table and its key are ---------------------------------------------------------------------------------
@@ -187,9 +185,8 @@ def fit_table(job: Job, *, engine: str = "local", force: bool = False, progress:
             folder=place,
             progress=progress,
         )
-        progress(Tick("write the table", 0, 1))
-        (save if job.output.record_key is None else write_table)(table, path)
-        progress(Tick("write the table", 1, 1))
+        with step(progress, "write the table"):
+            (save if job.output.record_key is None else write_table)(table, path)
         for left in place.iterdir():  # folds of other settings, from fits that were never finished
             if left.suffix != ".lock":
                 left.unlink()
@@ -232,9 +229,8 @@ def extend_table(job: Job, *, progress: Progress = silent) -> dict[str, Any]:
         if len(new) or table.curvature is None or not _is_of(table.curvature, loaded.model):
             table.curvature = Curvature.fit(loaded.model, samples, forward=loaded.forward, progress=progress)
             notes.append("the curvature was measured for the model as it is now")
-            progress(Tick("write the table", 0, 1))
-            write_table(table, path)
-            progress(Tick("write the table", 1, 1))
+            with step(progress, "write the table"):
+                write_table(table, path)
     cost = {
         "added": len(new),
         "added_trainings": table.origin.costs.trainings - before.trainings,
@@ -272,24 +268,20 @@ def _facts(table: References, path: Path) -> dict[str, Any]:
 
 
 def _read(job: Job, progress: Progress) -> tuple[Format, Samples, Rows, int, Reader]:
-    if job.data.train is None:
-        raise _untrainable(job, ["[data] train is missing, expected all of the training data"])
-    progress(Tick("read the model", 0, 1))
-    loaded = load_model(job)
-    progress(Tick("read the model", 1, 1))
-    progress(Tick("read the data", 0, 1))
-    reader = Reader(job, progress)
-    found = read_train(job, loaded, reader)
-    progress(Tick("read the data", 1, 1))
-    return (loaded, *found, reader)
+    with step(progress, "read the model"):
+        loaded = load_model(job)
+    with step(progress, "read the data"):
+        reader = Reader(job, progress)
+        return (loaded, *read_train(job, loaded, reader), reader)
 
 
 def _check_trainable(job: Job) -> None:
-    found = training_problems(job)
+    found = training_problems(job, "make the table in Python, with forsaken.References.fit and a function that trains")
     if job.data.train is not None and job.data.train.count is not None:
-        found.append("[data] train.count takes a part of the training data, expected all of them; leave count out")
+        problem = "[data] train.count takes a part of the training data"
+        found.append(SettingsError(problem, field="count", expected="all of them", remedy="leave count out"))
     if found:
-        raise _untrainable(job, found)
+        raise SettingsError.of(f"{job.path}: no references can be trained as the job stands", found)
 
 
 def _check_free(job: Job, path: Path, force: bool) -> None:
@@ -414,15 +406,6 @@ class Table:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class HandedOn:
-    """What became of the table in a run: the certificate's statement about it, notes and warnings."""
-
-    stated: ReferenceTable
-    notes: list[str]
-    warnings: list[str]
-
-
 def absent(table: References, samples: Samples) -> Array:
     """Return the rows of `samples` that are not in a table."""
     known = table.entries.places
@@ -431,7 +414,6 @@ def absent(table: References, samples: Samples) -> Array:
 
 def table_for(job: Job, loaded: Format, classes: int) -> Table:
     """Read the job's table for a model of so many classes."""
-    _check_there(job)
     path, digest = place_of(job), file_hash(place_of(job))
     key = read_record_key(key_place(job))
     table = References.load(path, key=key, build=_network_of(job, loaded), forward=loaded.forward)
@@ -445,14 +427,13 @@ def table_for(job: Job, loaded: Format, classes: int) -> Table:
 
 def hand_on(
     read: Table, job: Job, loaded: Format, sets: JobSets, after: Any, folder: Path, progress: Progress = silent
-) -> HandedOn:
+) -> tuple[ReferenceTable, list[str], list[str]]:
     """Write the table without the forgotten rows to `folder`, with the curvature of the model `after`.
 
-    Kept models that learnt some of the rows are made to forget them first.
+    Kept models that learnt some of the rows are made to forget them first. Returns what the certificate states about
+    the table that was read, notes and warnings.
     """
-    table, before = read.table, read.table.about()
-    notes: list[str] = []
-    warnings: list[str] = []
+    table, before, notes = read.table, read.table.about(), []
     if not isinstance(method_of(job), Forsaken):
         notes.append(f"the references were not used: {job.method.name} does not go by them")
     gone = sets.forget
@@ -466,8 +447,13 @@ def hand_on(
             "the curvature in the table of references was measured for other weights, and was left out of the new "
             f"table; measure it anew with: forsaken references extend {job.path}"
         )
+    warnings: list[str] = []
     if len(gone):
-        notes += _forget(table, gone, job, loaded, sets, after, warnings, progress)
+        try:
+            notes += _forget(table, gone, job, loaded, sets, after, progress)
+        except ForsakenError as error:
+            table.forget(gone, before=loaded.model, after=after)
+            warnings.append(f"the kept models of the table of references could not be made to forget: {error}")
     elif table.curvature is not None:
         table.curvature = replace(table.curvature, weights=fingerprint(as_module(after)))
     write_table(table, folder / REFERENCES)
@@ -483,11 +469,17 @@ def hand_on(
             "too if it had them: delete it, or finish that fit without them"
         )
     warnings += debts(table)
-    if before["forgotten"]:
-        warnings += _forgotten_before(table, sets)
+    kept = [part for part in (sets.retain, sets.kept) if part is not None]
+    strange = sum(len(absent(table, part)) for part in kept) if before["forgotten"] else 0
+    if strange:
+        warnings.append(
+            f"{strange} of {sum(map(len, kept))} training samples that were to be kept are not in the table of "
+            "references: where an earlier run forgot them, take them out of [data] train, of which retain and the "
+            "cleaned data are made"
+        )
     about = {name: before[name] for name in ("rows", "folds", "by", "steps", "claimed", "forgotten", "models_kept")}
     about |= {} if table.views is None else {"views": table.views.count, "view": table.views.name}
-    return HandedOn(ReferenceTable(sha256=read.sha256, **about, models_owe=table.owed), notes, warnings)
+    return ReferenceTable(sha256=read.sha256, **about, models_owe=table.owed), notes, warnings
 
 
 def _is_of(curvature: Curvature, model: object) -> bool:
@@ -512,38 +504,18 @@ def _network_of(job: Job, loaded: Format) -> Callable[[], nn.Module]:
     return build
 
 
-def _forgotten_before(table: References, sets: JobSets) -> list[str]:
-    """Warn of training samples that are to be kept and that earlier runs took out of the table."""
-    parts = [part for part in (sets.retain, sets.kept) if part is not None]
-    count = sum(len(absent(table, part)) for part in parts)
-    if not count:
-        return []
-    return [
-        f"{count} of {sum(map(len, parts))} training samples that were to be kept are not in the table of references: "
-        "where an earlier run forgot them, take them out of [data] train, of which retain and the cleaned data are made"
-    ]
-
-
 def _forget(
-    table: References,
-    gone: Samples,
-    job: Job,
-    loaded: Format,
-    sets: JobSets,
-    after: Any,
-    warnings: list[str],
-    progress: Progress,
+    table: References, gone: Samples, job: Job, loaded: Format, sets: JobSets, after: Any, progress: Progress
 ) -> list[str]:
-    """Take rows out of the table and its curvature; kept models forget them by the job's own method."""
-    models = {"before": loaded.model, "after": after}
+    """Take rows out of the table and its curvature; kept models forget them by the job's own method. Returns notes."""
     if not table.models:
-        table.forget(gone, **models)
+        table.forget(gone, before=loaded.model, after=after)
         return []
-    done, method = 0, method_of(job)
+    done, count, method = 0, len(table.models), method_of(job)
 
     def unlearn(model: Any, samples: Samples, targets: Tensor) -> Any:
         nonlocal done
-        progress(Tick(STAGE, done, len(table.models)))
+        progress(Tick(STAGE, done, count))
         found = method(
             model, samples, sets.reference, sets.retain, targets=targets, forward=loaded.forward, seed=job.method.seed
         )
@@ -552,14 +524,10 @@ def _forget(
 
     try:
         with _KEPT:
-            table.forget(gone, unlearn, **models)
-    except ForsakenError as error:
-        table.forget(gone, **models)
-        warnings.append(f"the kept models of the table of references could not be made to forget: {error}")
-        return []
+            table.forget(gone, unlearn, before=loaded.model, after=after)
     finally:
-        progress(Tick(STAGE, len(table.models), len(table.models)))
+        progress(Tick(STAGE, count, count))
     return [
-        f"{done} of the {len(table.models)} models kept in the table of references had learnt some of the records, and "
-        "were made to forget them as well"
+        f"{done} of the {count} models kept in the table of references had learnt some of the records, and were made "
+        "to forget them as well"
     ]

@@ -13,10 +13,9 @@ import numpy as np
 from forsaken._random import Purpose, generator
 from forsaken.data.duplicates import content_keys
 from forsaken.data.nest import shape_of
-from forsaken.data.readers import picture_files, read_records
+from forsaken.data.readers import LABEL, from_table, picture_files, read_csv, read_parquet, read_records
 from forsaken.data.records import Records
 from forsaken.data.samples import Samples
-from forsaken.data.tables import LABEL, from_table, read_csv, read_parquet
 from forsaken.errors import DataError, DataNotFoundError, EmptyError, InputError
 from forsaken.jobs.code import call, find
 from forsaken.jobs.configuration import Job, Source

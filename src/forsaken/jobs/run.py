@@ -21,8 +21,9 @@ from forsaken.data.samples import Samples
 from forsaken.errors import ForsakenError, OutputError, SettingsError
 from forsaken.jobs.certificate import FILE as CERTIFICATE
 from forsaken.jobs.certificate import (
+    BothWeights,
     Certificate,
-    Link,
+    ReadAs,
     Weights,
     extend,
     find_previous,
@@ -39,18 +40,27 @@ from forsaken.jobs.sets import JobSets, prepared_for, read_sets
 from forsaken.models.logits import Forward, as_module, posteriors
 from forsaken.models.weights import changes, drift, fingerprint
 from forsaken.oracles.shadow import ShadowOracle, top_posteriors
+from forsaken.progress import step
 from forsaken.provenance import provenance
-from forsaken.result import ChainSummary, Cleaning, Counts, LayerChange, OracleQuality, Result, SampleTable, TargetClaim
+from forsaken.result import (
+    ChainRequest,
+    ChainSummary,
+    Cleaning,
+    Counts,
+    LayerChange,
+    OracleQuality,
+    Result,
+    SampleTable,
+    TargetClaim,
+)
 from forsaken.types import Array, Progress, Tick, silent
 from forsaken.unlearning.base import Unlearned
-from forsaken.unlearning.forsaken.claims import claim_of
+from forsaken.unlearning.forsaken.targets import claim_of
 
 STAGE = "judge"
 JUDGED = ("forget", "kept", "test", "reference")  # the sets whose posteriors models are judged by
 STEPS = 3 * len(JUDGED)  # of the model before, the model after and a retrained one
 _MODEL = UserModel("it was to forget", memory="in [method] give a batch_size, a smaller history, or fewer parameters")
-# The numbers of a result that its certificate repeats.
-_CERTIFIED = ("fr", "cfr", "accuracy_before", "accuracy_after", "forget_confidence", "separation", "retrain", "oracle")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +91,10 @@ class Outcome:
 
 def prepare_job(job: Job, progress: Progress = silent) -> Prepared:
     """Read everything that a job names."""
-    progress(Tick("read the model", 0, 1))
-    loaded = load_model(job)
-    progress(Tick("read the model", 1, 1))
-    progress(Tick("read the data", 0, 1))
-    sets = read_sets(job, loaded, Reader(job, progress))
-    progress(Tick("read the data", 1, 1))
+    with step(progress, "read the model"):
+        loaded = load_model(job)
+    with step(progress, "read the data"):
+        sets = read_sets(job, loaded, Reader(job, progress))
     table = None if job.references is None else table_for(job, loaded, len(sets.classes))
     return Prepared(job, loaded, sets, oracle_of(job, sets, loaded), table)
 
@@ -157,14 +165,15 @@ def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Pa
     key, warnings = _record_key(job, folder, key_file)
     signing = None if job.output.signing_key is None else read_signing_key(job.resolve(job.output.signing_key))
     ready = prepare_job(job, progress)
-    previous = find_previous(old, None if job.chain.previous is None else job.resolve(job.chain.previous))
+    named = None if job.chain.previous is None else job.resolve(job.chain.previous)
+    previous = find_previous(old, named, None if signing is None else signing.public_key())
     unlearned = unlearn_prepared(ready, progress)
     _write_weights(ready, unlearned, old, goal)
     answers = _answers(ready, unlearned.model, progress)
     found = judge_prepared(ready, answers)
     warnings += doubts(ready, found)
     moved = drift(as_module(ready.loaded.model), as_module(unlearned.model))
-    link = Link(
+    link = ChainRequest(
         number=1,
         time=provenance()["time"],
         forgotten=len(ready.sets.forget),
@@ -178,8 +187,7 @@ def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Pa
     notes, stated = [*ready.sets.notes, *unlearned.notes], None
     if ready.table is not None:
         handed_on = hand_on(ready.table, job, ready.loaded, ready.sets, unlearned.model, folder, progress)
-        notes, stated = notes + handed_on.notes, handed_on.stated
-        warnings += handed_on.warnings
+        stated, notes, warnings = handed_on[0], notes + handed_on[1], warnings + handed_on[2]
     hashes = record_hashes(ready.sets.rows["forget"].content, key)
     result = build_result(
         ready.loaded.model,
@@ -208,23 +216,14 @@ def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Pa
     if kept:
         unlearned.mask.save(folder / MASK)
     certificate = make_certificate(
-        old=Weights.of(old, ready.loaded.name),
-        new=Weights.of(goal, ready.loaded.name),
-        method=job.method.name,
-        settings=result.settings,
-        job=job.to_dict(),
-        hashes=hashes,
+        result.model_dump(),
+        BothWeights(old=Weights.of(old, ready.loaded.name), new=Weights.of(goal, ready.loaded.name)),
+        hashes,
+        chain,
         read_as=_read_as(ready),
-        target=None if unlearned.stopped == "not-memorised" else result.target.model_dump(),
-        profile="confidence" if ready.oracle is None else "quick",
-        numbers=result.model_dump(mode="json", include={*_CERTIFIED, "counts"}),
-        unlearning_seconds=unlearned.seconds,
         total_seconds=time.perf_counter() - start,
-        stopped=unlearned.stopped,
-        chain=chain.to_dict(),
         mask_kept=kept,
         references=stated,
-        time=link.time,
     )
     if signing is not None:
         certificate = certificate.sign(signing)
@@ -409,10 +408,10 @@ def _quality(oracle: ShadowOracle | None, before: Mapping[str, Array]) -> Oracle
     return OracleQuality.model_validate(oracle.evaluate_posteriors(before["kept"], before["test"]).to_dict())
 
 
-def _read_as(ready: Prepared) -> dict[str, Any] | None:
-    """Return how the file of the records was read, for whoever checks their hashes; None where there was no file."""
-    forget, data, references = ready.sets.rows["forget"], ready.job.data, ready.job.references
+def _read_as(ready: Prepared) -> ReadAs | None:
+    """Return how the records to forget were read, so that others can read a file of records in the same way."""
+    job, forget = ready.job, ready.sets.rows["forget"]
     if not isinstance(forget.content, Records) or forget.path is None:
         return None
-    found: dict[str, Any] = {"label": data.label, "id": data.id, "size": None if data.size is None else list(data.size)}
-    return found if references is None or references.group is None else found | {"group": references.group}
+    group = None if job.references is None else job.references.group
+    return ReadAs(label=job.data.label, id=job.data.id, size=job.data.size, group=group)

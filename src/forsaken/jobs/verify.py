@@ -11,7 +11,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from forsaken._keys import key_id
 from forsaken.errors import DataError
-from forsaken.jobs.certificate import Certificate, Link, ReadAs, file_hash
+from forsaken.jobs.certificate import Certificate, ReadAs, file_hash
+from forsaken.result import ChainRequest
 
 if TYPE_CHECKING:
     from forsaken.data.records import Records
@@ -20,7 +21,7 @@ Signer = Literal["known", "unknown", "nobody"]
 
 _VERDICTS: dict[Signer, str] = {
     "known": "Verified: the certificate is the word of the holder of the given key, and no check failed.",
-    "unknown": "No check failed, but anyone may have signed: compare the key with one that you know.",
+    "unknown": "No check failed, but anyone may have signed: give a key that you know with --public-key.",
     "nobody": "No check failed, but the certificate is not signed: it does not show who wrote it.",
 }
 _ROWS_NAMED = 10
@@ -48,7 +49,7 @@ class Verification:
     checks : tuple of Check
         Weights, signature, records, chain; and references, where the run had a table of them.
     signer : str
-        "known" if the key that must have signed was given, "unknown" if any key would do, "nobody" if unsigned.
+        "known" if the key that must have signed was given, "unknown" if none was, "nobody" if unsigned.
     owed : int
         How many forgotten records the models kept beside the run's references still remember, by its own word.
     """
@@ -120,19 +121,17 @@ def check_weights(certificate: Certificate, found: str) -> Check:
 
 
 def check_signature(certificate: Certificate, public: Ed25519PublicKey | None) -> Check:
-    """Check the signature and, with `public`, whose it is."""
-    verdict = certificate.check_signature(public)
-    if certificate.signature is None or verdict == "unsigned":
+    """Check that the holder of the key `public` signed; without that key nothing can be checked."""
+    if certificate.signature is None:
         return Check("signature", None if public is None else False, "not signed: anyone could have written it")
-    if verdict == "invalid":
-        return Check("signature", False, "it does not fit: the certificate was changed after signing, or damaged")
-    name = certificate.signature.key_id
-    if verdict == "other key":
-        expected = key_id(public) if public else "another"
-        return Check("signature", False, f"signed by the key {name}, not by {expected}, the one given")
+    name = certificate.signature.keyid
     if public is None:
-        caution = "whose key that is must be known from elsewhere (then give it with --public-key)"
-        return Check("signature", True, f"unchanged since the key {name} signed it; {caution}")
+        return Check("signature", None, f"said to be signed by the key {name}; give that key with --public-key")
+    verdict = certificate.check_signature(public)
+    if verdict == "other key":
+        return Check("signature", False, f"signed by the key {name}, not by {key_id(public)}, the one given")
+    if verdict != "valid":
+        return Check("signature", False, "it does not fit: the certificate was changed after signing, or damaged")
     return Check("signature", True, f"signed by the key {name}, the one given, and unchanged since")
 
 
@@ -159,14 +158,29 @@ def check_records(certificate: Certificate, records: Path | None, key: bytes | N
     return Check("records", False, f"{words} (rows {rows}, counted from 0)")
 
 
+def _read_as(path: Path, way: ReadAs) -> Records:
+    """Read a file as the forgotten records were read; people may bring records without labels or ids."""
+    from forsaken.data import readers  # noqa: PLC0415 (a certificate is checked without reading data first)
+
+    tables = {".parquet": readers.read_parquet, ".csv": readers.read_csv}
+    read = tables.get(path.suffix.lower()) if path.is_file() else None
+    if read is None:
+        return readers.read_records(path, size=way.size if path.is_dir() else None)
+    table = read(path)
+    label = way.label if way.label in table.column_names else readers.LABEL
+    if label != way.label and label in table.column_names:
+        raise DataError(f"{path} has no column {way.label!r}, the labels of the forgotten records; rename its column")
+    columns = [name for name in dict.fromkeys((way.id, way.group)) if name and name in table.column_names]
+    return readers.from_table(table, str(path), label=label, size=way.size, columns=columns)
+
+
 def check_chain(certificate: Certificate, previous: Sequence[Certificate]) -> Check:
     """Check that the certificates of earlier requests are those that this one names, and that their weights join up."""
     links = certificate.chain.links
     earlier = {link.certificate: link for link in links[:-1]}
-    strangers = [other for other in previous if other.sha256 not in earlier]
+    strangers = [other.sha256 for other in previous if other.sha256 not in earlier]
     if strangers:
-        first = strangers[0].sha256
-        words = f"{len(strangers)} of the certificates given are not named in this one (first: SHA-256 {first})"
+        words = f"{len(strangers)} of the certificates given are not named in this one (first: SHA-256 {strangers[0]})"
         return Check("chain", False, words)
     if len(links) == 1:
         return Check("chain", True, "by its own word the first request, so there is nothing before it")
@@ -179,6 +193,17 @@ def check_chain(certificate: Certificate, previous: Sequence[Certificate]) -> Ch
         words = f"request {links[-1].number} of its chain; give the certificates of {', '.join(absent)} with --previous"
         return Check("chain", None, words)
     return Check("chain", True, f"all {len(links)} requests join up, each starting from the weights of the one before")
+
+
+def _breaks(known: dict[int, Certificate], links: tuple[ChainRequest, ...]) -> Iterator[str]:
+    for number, one in sorted(known.items()):
+        own = one.chain.links
+        # Only later certificates know the hash of a request's own certificate.
+        if (*own[:-1], own[-1].model_copy(update={"certificate": links[number - 1].certificate})) != links[:number]:
+            yield f"the certificate of request {number} tells its chain differently"
+        following = known.get(number + 1)
+        if following and following.weights.old.sha256 != one.weights.new.sha256:
+            yield f"request {number + 1} did not start from the weights that request {number} ended with"
 
 
 def check_references(certificate: Certificate) -> Iterator[Check]:
@@ -198,35 +223,3 @@ def check_references(certificate: Certificate) -> Iterator[Check]:
 def _owed(count: int) -> str:
     records = "1 forgotten record" if count == 1 else f"{count} forgotten records"
     return f"models that were kept beside its references still remember {records}"
-
-
-def _breaks(known: dict[int, Certificate], links: tuple[Link, ...]) -> Iterator[str]:
-    for number, one in sorted(known.items()):
-        own = one.chain.links
-        if len(own) != number or _bare(own) != _bare(links[:number]):
-            yield f"the certificate of request {number} tells its chain differently"
-        following = known.get(number + 1)
-        if following and following.weights.old.sha256 != one.weights.new.sha256:
-            yield f"request {number + 1} did not start from the weights that request {number} ended with"
-
-
-def _bare(links: tuple[Link, ...]) -> list[Link]:
-    """Return links with the last one's certificate left out, which only its successors know."""
-    return [*links[:-1], links[-1].model_copy(update={"certificate": None})]
-
-
-def _read_as(path: Path, way: ReadAs) -> Records:
-    """Read a file as the forgotten records were read; people may bring records without labels or ids."""
-    from forsaken.data.readers import read_records  # noqa: PLC0415
-    from forsaken.data.tables import LABEL, from_table, read_csv, read_parquet  # noqa: PLC0415
-
-    tables = {".parquet": read_parquet, ".csv": read_csv}
-    read = tables.get(path.suffix.lower()) if path.is_file() else None
-    if read is None:
-        return read_records(path, size=way.size if path.is_dir() else None)
-    table = read(path)
-    label = way.label if way.label in table.column_names else LABEL
-    if label != way.label and label in table.column_names:
-        raise DataError(f"{path} has no column {way.label!r}, the labels of the forgotten records; rename its column")
-    columns = [name for name in dict.fromkeys((way.id, way.group)) if name and name in table.column_names]
-    return from_table(table, str(path), label=label, size=way.size, columns=columns)

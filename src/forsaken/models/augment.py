@@ -1,7 +1,7 @@
 """Augmentations by name: what a training shows in place of a sample, and what a request forgets beside it.
 
-An augmentation is a function ``(inputs, generator) -> inputs``: it takes a batch and draws from `generator` alone,
-which lies on the inputs' device, so that the same seed gives the same views.
+An augmentation is a function ``(inputs, generator) -> inputs``. It takes a batch and draws from `generator` alone,
+which lies on the inputs' device, so that the same seed gives the same copies.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from forsaken._random import checked_seed
-from forsaken.data.nest import Nest, leaves, map_nest
+from forsaken.data.nest import Nest, map_nest
 from forsaken.errors import InputError, UnknownNameError
 from forsaken.recipe import Recipe
 
@@ -21,13 +21,13 @@ View: TypeAlias = Callable[[Nest, torch.Generator], Nest]
 
 SHIFT = 2  # pixels, at most, in each direction
 DROPPED = 0.2  # the share of a text's words that is left out
-_STREAM = 0x5EED << 32  # keeps a training's augmentation apart from its order and its dropout
+_STREAM = 0x5EED << 32  # added to the seed, so that augmentation shares no draws with order and dropout
 
 
 def mirror_shift(inputs: Nest, generator: torch.Generator) -> Nest:
     """Mirror half of the pictures (n x channels x height x width) and shift each by up to two pixels.
 
-    Pixels that a shift uncovers repeat the picture's edge.
+    Where a shift leaves a border empty, the border repeats the picture's edge.
 
     >>> picture = torch.arange(9.0).view(1, 1, 3, 3)
     >>> mirror_shift(picture, torch.Generator().manual_seed(0)).shape
@@ -83,26 +83,19 @@ def augmentation_named(name: str) -> View:
 
 
 class Augmenter:
-    """The augmentation of one training: a batch in, what the network sees of it out. Without one, the batch itself."""
+    """The augmentation of one training, with a generator of its own: a batch in, its augmented copy out.
+
+    Attributes
+    ----------
+    idle : bool
+        Whether the recipe has no augmentation: batches are returned as they are.
+    """
 
     def __init__(self, recipe: Recipe, seed: int, place: torch.device) -> None:
         self._view = None if recipe.augmentation is None else augmentation_named(recipe.augmentation)
-        self._generator = torch.Generator(place)
-        self._generator.manual_seed(_STREAM + checked_seed(seed))
+        self._generator = torch.Generator(place).manual_seed(_STREAM + checked_seed(seed))
+        self.idle = self._view is None
 
     def __call__(self, batch: Nest) -> Nest:
         """Return the batch as the network sees it in this step."""
         return batch if self._view is None else self._view(batch, self._generator)
-
-
-def stacked(batch: Nest, augmenters: list[Augmenter], recipe: Recipe) -> Nest:
-    """Augment a batch of several networks (networks x samples x ...), each by its own augmenter."""
-    if recipe.augmentation is None:
-        return batch
-    parts = [leaves(augment(_of_network(batch, at))) for at, augment in enumerate(augmenters)]
-    joined = iter([torch.stack([part[at] for part in parts]) for at in range(len(parts[0]))])
-    return map_nest(lambda _: next(joined), batch)
-
-
-def _of_network(batch: Nest, at: int) -> Nest:
-    return map_nest(lambda leaf: leaf[at], batch)

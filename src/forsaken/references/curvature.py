@@ -1,16 +1,20 @@
-"""The curvature of what a model has learnt: by how much each direction of weights changes its answers on all rows.
+"""The curvature of a trained model: how much each direction of its weights changes its answers on the training data.
 
-For a layer with inputs a (a 1 appended where it has a bias; of a convolution the patches that it sees) and gradients
-g = ∂⟨v, c(z)⟩/∂(its output), where c(z) are the centred logits and v random signs, the Gauss-Newton matrix of the
-squared logits is, layer by layer and approximated by a Kronecker product as in Martens and Grosse (2015),
+For one layer let a be its inputs (with a 1 appended where the layer has a bias; for a convolution, the patches that it
+sees) and g = ∂⟨v, c(z)⟩/∂(the layer's output), where c(z) are the centred logits and v is a vector of random signs. The
+Gauss-Newton matrix of the squared logits is approximated layer by layer by a Kronecker product, as in Martens and
+Grosse (2015), "Optimizing Neural Networks with Kronecker-factored Approximate Curvature":
 
     M = A ⊗ G        A = Σ |g|² a aᵀ / Σ |g|²        G = mean over rows of Σ g gᵀ        sums over rows and positions
 
-The inputs are weighted by the gradient that meets them: behind a maximum over positions most inputs meet none, and
-say nothing about what the layer does.
+δᵀMδ estimates how much a displacement δ of the weights changes the answers on all training rows at once. Only these
+sums are kept, never a row.
 
-δᵀMδ estimates by how much a displacement δ of the weights changes the answers on the training data, all rows at once.
-Only these sums are kept, no row is.
+The inputs are weighted by |g|² because many inputs meet no gradient, such as all positions but one behind a maximum
+over positions: what the layer does with those inputs does not reach the answer.
+
+The file reads from the inside out: a sum of outer products (`Moment`), the two sums of one weight (`Factors`), all
+weights of a model (`Curvature`), and last the pass over the data that adds to the sums (`_Layers`).
 """
 
 from __future__ import annotations
@@ -36,34 +40,33 @@ from forsaken.models.logits import Forward, LinearModel, LogitModel, as_module, 
 from forsaken.models.weights import fingerprint
 from forsaken.progress import reporter
 from forsaken.references.rows import row_hashes
-from forsaken.types import Progress, Tick
+from forsaken.types import Array, Progress, Tick, silent
 
-ROWS = 2500  # rows that the moments are taken over, about; more bring little
-DENSE = 1200  # the widest side that is kept as a whole matrix
-RANK = 512  # columns of the sketch of a wider side
+ROWS = 2500  # about how many rows to pass by default; more rows change the sums little
+DENSE = 1200  # the widest vector whose sum is kept as a whole matrix
+RANK = 512  # columns of the sketch that replaces a wider matrix
 STAGE = "measure the curvature"
-_PUBLIC = bytes(32)  # rows are drawn by a hash, so that a later pass knows which were
-_BATCH = {"cpu": 64}
-_BATCH_ON_GPU = 256
-_LINEAR = (nn.Linear, LinearModel)
-_FACTORED = (*_LINEAR, nn.Conv1d, nn.Conv2d, nn.Embedding)
+_PUBLIC = bytes(32)  # rows are drawn by a hash of their content, so that `without` knows which rows were passed
+_BATCH, _BATCH_ON_GPU = 64, 256
+_FACTORED = (nn.Linear, LinearModel, nn.Conv1d, nn.Conv2d, nn.Embedding)
+_PARTS = ("diagonal", "matrix", "sketch")
 
 Apply: TypeAlias = Callable[[Tensor], Tensor]
 
 
 @dataclass(slots=True)
 class Moment:
-    """Σ x xᵀ over vectors x of one width, as a sum that can be added to and subtracted from.
+    """S = Σ x xᵀ over vectors x of one width d; vectors can be added and subtracted.
 
     Attributes
     ----------
     diagonal : Tensor, shape (d,)
-        Σ x², in every form.
+        Σ x², always there.
     matrix : Tensor, shape (d, d), or None
-        The sum itself, where d is at most `DENSE`.
+        S itself, where d is at most `DENSE`.
     sketch : Tensor, shape (d, r), or None
-        (Σ x xᵀ) Ω for a fixed random Ω, where it is wider: a Nyström approximation follows from it. Where both are
-        None the sum is diagonal, as for the rows of an embedding.
+        S Ω for a fixed random Ω, where d is larger: `factor` makes a Nyström approximation of S from it. Where matrix
+        and sketch are both None, S is diagonal, as for the tokens of an embedding.
     """
 
     diagonal: Tensor
@@ -72,7 +75,7 @@ class Moment:
 
     @classmethod
     def zeros(cls, width: int, like: Tensor, *, diagonal: bool = False) -> Moment:
-        """Return a sum over nothing, in float32 or, for such weights, float64."""
+        """Return an empty sum, in float64 for float64 weights and else in float32."""
         kind = torch.float64 if like.dtype == torch.float64 else torch.float32
         zero = like.new_zeros(width, dtype=kind)
         if diagonal:
@@ -81,65 +84,29 @@ class Moment:
             return cls(zero, matrix=like.new_zeros(width, width, dtype=kind))
         return cls(zero, sketch=like.new_zeros(width, RANK, dtype=kind))
 
-    def add(self, rows: Tensor, sign: float = 1.0) -> None:
-        """Add, or subtract, vectors (n x d)."""
-        rows = rows.to(self.diagonal.dtype)
-        self.diagonal += sign * rows.square().sum(0)
+    def add(self, vectors: Tensor, sign: float = 1.0) -> None:
+        """Add vectors (n x d), or subtract them where `sign` is -1."""
+        vectors = vectors.to(self.diagonal.dtype)
+        self.diagonal += sign * vectors.square().sum(0)
         if self.matrix is not None:
-            self.matrix.addmm_(rows.T, rows, alpha=sign)
+            self.matrix.addmm_(vectors.T, vectors, alpha=sign)
         elif self.sketch is not None:
-            self.sketch.addmm_(rows.T, rows @ _omega(self.sketch), alpha=sign)
-
-    def to(self, device: torch.device | str) -> Moment:
-        """Return the sum on a device."""
-        return Moment(*(None if part is None else part.to(device) for part in self.parts()))  # type: ignore[arg-type]
-
-    def clone(self) -> Moment:
-        """Return a copy."""
-        return Moment(*(None if part is None else part.clone() for part in self.parts()))  # type: ignore[arg-type]
+            self.sketch.addmm_(vectors.T, vectors @ _omega(self.sketch), alpha=sign)
 
     def parts(self) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Return the tensors."""
         return self.diagonal, self.matrix, self.sketch
 
-    def inverse(
-        self, divisor: float, damping: float, columns: Tensor | None = None, factor: Tensor | None = None
-    ) -> Apply:
-        """Return X ↦ X (S + λ s̄ I)⁻¹ for S, the sum over `divisor`, and s̄, its mean eigenvalue.
-
-        Parameters
-        ----------
-        divisor : float
-            What the sum is divided by.
-        damping : float
-            λ.
-        columns : Tensor, optional
-            Restricts S to these rows and columns: what X has, in this order.
-        factor : Tensor, optional
-            What `factor` returns, where it is known already.
-        """
-        floor = damping * float(self.diagonal.clamp_min(0).mean()) / divisor
-        floor = floor if floor > 0 else 1.0  # a side that no row uses: every direction costs the same
-        if self.matrix is None and self.sketch is None:
-            spread = _picked(self.diagonal, columns).clamp_min(0) / divisor + floor
-            return lambda rows: rows / spread
-        if self.matrix is not None:
-            whole = self.matrix if columns is None else self.matrix[columns][:, columns]
-            inverse = torch.cholesky_inverse(_cholesky(whole / divisor, floor))
-            return lambda rows: rows @ inverse
-        known = self.factor() if factor is None else factor
-        if known is None:
-            raise InputError("a moment without a sketch has no factor")
-        factor = _picked(known, columns) / divisor**0.5
-        rest = (_picked(self.diagonal, columns) / divisor - factor.square().sum(1)).clamp_min(0) + floor
-        # Woodbury: (R + F Fᵀ)⁻¹ = R⁻¹ − R⁻¹F (I + FᵀR⁻¹F)⁻¹ FᵀR⁻¹
-        scaled = factor / rest[:, None]
-        core = _cholesky(factor.T @ scaled, 1.0)
-        half = torch.linalg.solve_triangular(core, scaled.T, upper=False)
-        return lambda rows: rows / rest - (rows @ half.T) @ half
+    def map(self, act: Callable[[Tensor], Tensor]) -> Moment:
+        """Return the sum with `act` applied to its tensors."""
+        return Moment(*(None if part is None else act(part) for part in self.parts()))  # type: ignore[arg-type]
 
     def factor(self) -> Tensor | None:
-        """Return F with F Fᵀ ≈ Σ x xᵀ (Nyström, as in Tropp et al. 2017); None where there is no sketch."""
+        """Return F with F Fᵀ ≈ S, or None where there is no sketch.
+
+        Nyström: S ≈ Y (ΩᵀY)⁻¹ Yᵀ with Y = S Ω, stabilised by a shift of S as in Tropp, Yurtsever, Udell and Cevher
+        (2017), "Fixed-rank approximation of a positive-semidefinite matrix from streaming data".
+        """
         if self.sketch is None:
             return None
         sketch, omega = self.sketch.double(), _omega(self.sketch).double()
@@ -150,22 +117,84 @@ class Moment:
         factor: Tensor = torch.linalg.solve_triangular(root, sketch.T, upper=False).T
         return factor.to(self.sketch.dtype)
 
+    def inverse(
+        self, divisor: float, damping: float, columns: Tensor | None = None, factor: Tensor | None = None
+    ) -> Apply:
+        """Return X ↦ X (S/n + λ s̄ I)⁻¹ for n = `divisor`, λ = `damping` and s̄, the mean eigenvalue of S/n.
+
+        Parameters
+        ----------
+        divisor, damping : float
+            n and λ.
+        columns : Tensor, optional
+            Restricts S to these rows and columns, which are those that X has, in this order.
+        factor : Tensor, optional
+            The result of `factor`, where it is known already.
+        """
+
+        def chosen(values: Tensor) -> Tensor:
+            return values if columns is None else values[columns]
+
+        floor = damping * float(self.diagonal.clamp_min(0).mean()) / divisor
+        floor = floor if floor > 0 else 1.0  # no vector was added: every direction costs the same
+        if self.matrix is None and self.sketch is None:
+            spread = chosen(self.diagonal).clamp_min(0) / divisor + floor
+            return lambda rows: rows / spread
+        if self.matrix is not None:
+            whole = self.matrix if columns is None else self.matrix[columns][:, columns]
+            inverse = torch.cholesky_inverse(_cholesky(whole / divisor, floor))
+            return lambda rows: rows @ inverse
+        known = self.factor() if factor is None else factor
+        if known is None:
+            raise InputError("a moment without a sketch has no factor")
+        # S/n + λ s̄ I ≈ R + F Fᵀ, where the diagonal R makes up for what F Fᵀ leaves out of the diagonal of S/n.
+        factor = chosen(known) / divisor**0.5
+        rest = (chosen(self.diagonal) / divisor - factor.square().sum(1)).clamp_min(0) + floor
+        # Woodbury: (R + F Fᵀ)⁻¹ = R⁻¹ − R⁻¹F (I + FᵀR⁻¹F)⁻¹ FᵀR⁻¹
+        scaled = factor / rest[:, None]
+        core = _cholesky(factor.T @ scaled, 1.0)
+        half = torch.linalg.solve_triangular(core, scaled.T, upper=False)
+        return lambda rows: rows / rest - (rows @ half.T) @ half
+
+
+def _omega(sketch: Tensor) -> Tensor:
+    """Return the random matrix of a sketch: always the same for its width and rank."""
+    return _drawn(*sketch.shape).to(sketch)
+
+
+@lru_cache(maxsize=4)
+def _drawn(width: int, rank: int) -> Tensor:
+    return torch.randn(width, rank, generator=torch.Generator().manual_seed(width))
+
+
+def _cholesky(matrix: Tensor, floor: float) -> Tensor:
+    """Return the Cholesky factor of a matrix plus `floor` on its diagonal, or plus more where rounding requires it."""
+    eye = torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
+    for _ in range(8):
+        factor: Tensor
+        factor, failed = torch.linalg.cholesky_ex(matrix + floor * eye)
+        if int(failed) == 0:
+            return factor
+        floor *= 10
+    raise ModelError("the curvature is not finite or far from positive; measure it anew with forsaken.Curvature.fit")
+
 
 @dataclass(slots=True)
 class Factors:
-    """The two sides of one weight's curvature: A of the inputs, G of the gradients.
+    """The two sides of one weight's curvature: A of the layer's inputs, and G of the gradients at its output.
 
     Attributes
     ----------
     inputs, outputs : Moment
-        Sums over rows.
+        The sums of A and G.
     count : float
-        The sum of the weights of the vectors in `inputs`. 0 where both sides come from the gradients of the weight
-        itself (Gupta et al. 2018, "Shampoo"): A is then divided by its trace.
+        Σ |g|², the weights of the vectors in `inputs`. It is 0 where the weight belongs to no factored layer: both
+        sides are then sums over the weight's own gradients, as in Gupta, Koren and Singer (2018), "Shampoo", and A is
+        divided by its trace.
     bias : str or None
-        The name of the bias that is the last of the inputs.
+        The name of the bias, whose input is the 1 at the end of a.
     embedding : bool
-        Whether the rows of the weight, not its columns, are the inputs.
+        Whether the rows of the weight, and not its columns, belong to the inputs.
     """
 
     inputs: Moment
@@ -176,37 +205,36 @@ class Factors:
 
     @property
     def divisor(self) -> float:
-        """What `inputs` is divided by."""
+        """What the sum in `inputs` is divided by to give A."""
         return self.count or float(self.inputs.diagonal.sum()) or 1.0
 
-    def moved(self, device: torch.device | str) -> Factors:
-        """Return the factors on a device."""
-        return replace(self, inputs=self.inputs.to(device), outputs=self.outputs.to(device))
+    def map(self, act: Callable[[Tensor], Tensor]) -> Factors:
+        """Return the factors with `act` applied to their tensors."""
+        return replace(self, inputs=self.inputs.map(act), outputs=self.outputs.map(act))
 
-    def clone(self) -> Factors:
-        """Return a copy."""
-        return replace(self, inputs=self.inputs.clone(), outputs=self.outputs.clone())
+
+Sums: TypeAlias = tuple[dict[str, Factors], dict[str, Tensor]]
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Curvature:
-    """By how much each direction of weights changes a model's answers on its training data. See `fit`.
+    """How much each direction of a model's weights changes its answers on its training data. See `fit`.
 
-    It holds sums over all rows that were passed and no row; still, whoever has it knows something of the data as a
-    whole: keep it as the model is kept.
+    It holds sums over all rows that were passed, and no row. The sums still tell something about the data as a whole:
+    protect them as you protect the model.
 
     Attributes
     ----------
     factors : dict of str to Factors
-        By the name of the weight. Weights of norm layers are not there: they stay as they are.
+        By the name of the weight. The weights of norm layers are left out: unlearning does not change them.
     diagonals : dict of str to Tensor
         Σ g² for parameters of one dimension that belong to no factored layer.
     rows : int
         How many rows were passed.
     share : float
-        The share of the data that was drawn; a hash of a row's content tells whether it was.
+        The share of the data that was drawn: a row is drawn if a hash of its content, as a number in [0, 1), is below.
     weights : str
-        The fingerprint of the weights.
+        The fingerprint of the model's weights.
     """
 
     factors: dict[str, Factors]
@@ -232,7 +260,7 @@ class Curvature:
         Parameters
         ----------
         model : Module or estimator
-            The trained model, left as it is.
+            The trained model; it is not changed.
         data : inputs, or pair (inputs, labels)
             Everything that it was trained on.
         rows : int
@@ -240,9 +268,9 @@ class Curvature:
         forward : callable, optional
             See `forsaken.unlearn`.
         batch_size : int, optional
-            Rows in a pass.
+            The rows of one forward and backward pass.
         progress : bool or callable
-            Show a bar, or tell a function of each `Tick`.
+            Show a bar, or call a function with each `Tick`.
 
         Examples
         --------
@@ -254,31 +282,37 @@ class Curvature:
             raise SettingsError(f"rows is {rows!r}, expected how many rows to pass: a whole number >= 1")
         module = as_module(model)
         samples = Samples.read(data, "data", labels=False)
-        share = min(1.0, int(rows) / len(samples))
-        found = cls({}, {}, 0, share, fingerprint(module))
+        hashes = row_hashes(samples, _PUBLIC)
+        places = _uniform(hashes)
+        share = max(min(1.0, int(rows) / len(samples)), float(np.nextafter(places.min(), 1.0)))  # one row at least
+        drawn = np.flatnonzero(places < share)
         with reporter(progress) as report:
-            found._pass(module, samples, forward, batch_size, report, sign=1)
-        if not found.factors and not found.diagonals:
+            factors, diagonals = _summed(module, samples, drawn, hashes, forward, batch_size, report)
+        if not factors and not diagonals:
             raise ModelError(
                 "the model has no trainable weight outside of its norm layers, so that there is no curvature to "
                 "measure; set requires_grad on the weights that may change"
             )
-        return found
+        return cls(factors, diagonals, len(drawn), share, fingerprint(module))
 
     def without(self, before: object, after: object, samples: object, *, forward: Forward | None = None) -> Curvature:
-        """Return the curvature without some of the rows, for the weights of `after`.
+        """Return the curvature without some of its rows, for the weights of `after`.
 
-        The rows' share is subtracted exactly, as `before` gives it; that of the other rows is as it was with `before`.
+        The terms of these rows are subtracted exactly, computed with the model `before` as they were when they were
+        added. The terms of the other rows remain those of `before`.
         """
         old, new = as_module(before), as_module(after)
         self.check(old)
         given = Samples.read(samples, "samples", labels=False)
-        factors = {name: each.clone() for name, each in self.factors.items()}
-        diagonals = {name: each.clone() for name, each in self.diagonals.items()}
-        found = Curvature(factors, diagonals, self.rows, self.share, self.weights)
-        found._pass(old, given, forward, None, lambda _: None, sign=-1)
-        found.weights = fingerprint(new)
-        return found
+        hashes = row_hashes(given, _PUBLIC)
+        drawn = np.flatnonzero(_uniform(hashes) < self.share)
+        sums: Sums = (
+            {name: each.map(torch.clone) for name, each in self.factors.items()},
+            {name: each.clone() for name, each in self.diagonals.items()},
+        )
+        if len(drawn):
+            sums = _summed(old, given, drawn, hashes, forward, None, silent, subtract_from=sums)
+        return Curvature(*sums, self.rows - len(drawn), self.share, fingerprint(new))
 
     def check(self, model: nn.Module) -> str:
         """Return the fingerprint of a model's weights, or raise an error if the curvature is that of other weights."""
@@ -292,42 +326,41 @@ class Curvature:
         return own
 
     def divide_inputs(self, name: str, damping: float, device: torch.device, columns: Tensor | None = None) -> Apply:
-        """Return X ↦ X (A + λā)⁻¹ for a weight; `columns` restricts A, as in `Moment.inverse`.
+        """Return X ↦ X (A + λāI)⁻¹ for a weight; `columns` restricts A, as in `Moment.inverse`.
 
-        What is the same for every request is computed once.
+        Everything that does not depend on `columns` is computed once and kept.
         """
         key = ("inputs", name, damping, device)
         if columns is None and key in self._prepared:
             found: Apply = self._prepared[key]
             return found
         own = self.factors[name]
+        inputs = own.inputs.map(lambda part: part.to(device))
         factor = self._prepared.get(("factor", name, device))
         if factor is None:
-            factor = self._prepared["factor", name, device] = own.inputs.to(device).factor()
-        inverse = own.inputs.to(device).inverse(own.divisor, damping, columns, factor)
+            factor = self._prepared["factor", name, device] = inputs.factor()
+        inverse = inputs.inverse(own.divisor, damping, columns, factor)
         if columns is None:
             self._prepared[key] = inverse
         return inverse
 
     def divide_outputs(self, name: str, damping: float, device: torch.device) -> Apply:
-        """Return X ↦ X (G + λḡ)⁻¹ for a weight, computed once."""
+        """Return X ↦ X (G + λḡI)⁻¹ for a weight; it is computed once and kept."""
         key = ("outputs", name, damping, device)
         if key not in self._prepared:
-            self._prepared[key] = self.factors[name].outputs.to(device).inverse(max(1, self.rows), damping)
+            outputs = self.factors[name].outputs.map(lambda part: part.to(device))
+            self._prepared[key] = outputs.inverse(max(1, self.rows), damping)
         found: Apply = self._prepared[key]
         return found
 
     @property
     def bytes(self) -> int:
-        """How much memory the sums take."""
-        parts = [
-            part for each in self.factors.values() for side in (each.inputs, each.outputs) for part in side.parts()
-        ]
-        return sum(part.nbytes for part in (*parts, *self.diagonals.values()) if part is not None)
+        """The memory of the sums."""
+        return sum(part.nbytes for part in self.to_tensors()[0].values())
 
     @property
     def names(self) -> frozenset[str]:
-        """The parameters whose curvature is known: those that may change."""
+        """The parameters whose curvature is known, which are those that unlearning may change."""
         biases = {each.bias for each in self.factors.values() if each.bias is not None}
         return frozenset({*self.factors, *self.diagonals, *biases})
 
@@ -335,7 +368,7 @@ class Curvature:
         return f"Curvature({len(self.names)} parameters, {self.rows} rows, {self.bytes / 2**20:.1f} MiB)"
 
     def to_tensors(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return everything as named tensors and as what JSON can hold; see `from_tensors`."""
+        """Return the sums as named tensors, and everything else as JSON can hold it; see `from_tensors`."""
         tensors: dict[str, Tensor] = {}
         told: dict[str, Any] = {"rows": self.rows, "share": self.share, "weights": self.weights, "factors": {}}
         for at, (name, each) in enumerate(sorted(self.factors.items())):
@@ -351,102 +384,90 @@ class Curvature:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor], told: Mapping[str, Any]) -> Curvature:
-        """Read what `to_tensors` returned; a `ValueError` or `LookupError` tells of damage."""
-        try:
-            return cls._read(tensors, told)
-        except (TypeError, AttributeError) as error:
-            raise ValueError(f"what is told of the curvature is of another kind ({error})") from error
-
-    @classmethod
-    def _read(cls, tensors: Mapping[str, Tensor], told: Mapping[str, Any]) -> Curvature:
-        used: set[str] = set()
+        """Read what `to_tensors` returned; a `ValueError` or a `LookupError` means that it is damaged."""
+        left = dict(tensors)
 
         def moment(start: str) -> Moment:
-            found = {part: tensors[f"{start}.{part}"] for part in _PARTS if f"{start}.{part}" in tensors}
-            used.update(f"{start}.{part}" for part in found)
-            return _checked(Moment(found["diagonal"], found.get("matrix"), found.get("sketch")), start)
+            parts = [left.pop(f"{start}.{part}", None) for part in _PARTS]
+            if parts[0] is None:
+                raise LookupError(f"{start}.diagonal is not there")
+            width = len(parts[0]) if parts[0].dim() == 1 else -1
+            for part, tensor, shape in zip(_PARTS, parts, ((width,), (width, width), (width, RANK)), strict=True):
+                if tensor is not None and tuple(tensor.shape) != shape:
+                    raise ValueError(f"{start}.{part} has shape {tuple(tensor.shape)}")
+                if tensor is not None and not bool(torch.isfinite(tensor).all()):
+                    raise ValueError(f"{start}.{part} is not finite")
+            return Moment(*parts)  # type: ignore[arg-type]
 
-        factors = {
-            str(name): Factors(
-                moment(f"{about['at']}.inputs"),
-                moment(f"{about['at']}.outputs"),
-                float(about["count"]),
-                about["bias"],
-                bool(about["embedding"]),
-            )
-            for name, about in told["factors"].items()
-        }
-        diagonals = {str(name): tensors[f"{at}.squares"] for at, name in enumerate(list(told["diagonals"]))}
-        for name, each in factors.items():
-            wide = each.inputs.matrix is None and each.inputs.sketch is None
-            if not 0 <= each.count < math.inf or not isinstance(each.bias, str | None) or wide != each.embedding:
-                raise ValueError(f"what is told of {name} is no curvature's")
+        try:
+            factors = {}
+            for name, about in told["factors"].items():
+                sides = moment(f"{about['at']}.inputs"), moment(f"{about['at']}.outputs")
+                own = Factors(*sides, float(about["count"]), about["bias"], bool(about["embedding"]))
+                diagonal = own.inputs.matrix is None and own.inputs.sketch is None
+                if not 0 <= own.count < math.inf or not isinstance(own.bias, str | None) or diagonal != own.embedding:
+                    raise ValueError(f"the header of {name} is not that of a curvature")
+                factors[str(name)] = own
+            diagonals = {str(name): left.pop(f"{at}.squares") for at, name in enumerate(list(told["diagonals"]))}
+            rows, share, weights = told["rows"], float(told["share"]), told["weights"]
+        except (TypeError, AttributeError) as error:
+            raise ValueError(f"the header of the curvature has another form ({type(error).__name__})") from error
         if any(part.dim() != 1 or not bool(torch.isfinite(part).all()) for part in diagonals.values()):
             raise ValueError("squares that are not finite")
-        used.update(f"{at}.squares" for at in range(len(diagonals)))
-        rows, share, weights = told["rows"], told["share"], told["weights"]
-        if set(tensors) - used:
+        if left:
             raise ValueError("it holds a tensor of a curvature that is not known")
-        if type(rows) is not int or rows < 0 or not 0 < float(share) <= 1 or not isinstance(weights, str):
-            raise ValueError("what is told of the curvature is no curvature's")
-        return cls(factors, diagonals, rows, float(share), weights)
-
-    def _pass(
-        self,
-        module: nn.Module,
-        samples: Samples,
-        forward: Forward | None,
-        batch_size: int | None,
-        progress: Progress,
-        *,
-        sign: int,
-    ) -> None:
-        """Add the moments of those samples that are drawn, or subtract them."""
-        hashes = row_hashes(samples, _PUBLIC)
-        places = _uniform(hashes)
-        if sign > 0:  # at least one row is drawn
-            self.share = max(self.share, float(np.nextafter(places.min(), 1.0)))
-        drawn = np.flatnonzero(places < self.share)
-        if not len(drawn):
-            return
-        work = copy.deepcopy(module)
-        trainable = {name for name, weight in work.named_parameters() if weight.requires_grad}
-        adapter = LogitModel(work.requires_grad_(False), forward)
-        with evaluation(adapter), torch.enable_grad():
-            pass_ = _Pass.of(adapter, samples.rows(drawn[:2]), trainable)
-            if sign > 0:
-                self.factors, self.diagonals = pass_.zeros()
-            else:
-                self._move(adapter.device)
-            size = batch_size or _BATCH.get(adapter.device.type, _BATCH_ON_GPU)
-            step = 1 if pass_.others else size  # the gradient of such a weight is needed row by row
-            for done in range(0, len(drawn), step):
-                rows = drawn[done : done + step]
-                pass_.add(self, samples.rows(rows).inputs, hashes[rows], sign)
-                progress(Tick(STAGE, min(done + step, len(drawn)), len(drawn)))
-        self.rows += sign * len(drawn)
-        self._move("cpu")  # on a GPU they would take its memory until the next request
-
-    def _move(self, device: torch.device | str) -> None:
-        self.factors = {name: each.moved(device) for name, each in self.factors.items()}
-        self.diagonals = {name: each.to(device) for name, each in self.diagonals.items()}
+        if type(rows) is not int or rows < 0 or not 0 < share <= 1 or not isinstance(weights, str):
+            raise ValueError("the header of the curvature has other values")
+        return cls(factors, diagonals, rows, share, weights)
 
 
-_PARTS = ("diagonal", "matrix", "sketch")
+def _summed(
+    module: nn.Module,
+    samples: Samples,
+    drawn: Array,
+    hashes: Array,
+    forward: Forward | None,
+    batch_size: int | None,
+    progress: Progress,
+    *,
+    subtract_from: Sums | None = None,
+) -> Sums:
+    """Return the sums over the samples at `drawn`, or other sums from which these samples are subtracted."""
+    work = copy.deepcopy(module)
+    trainable = {name for name, weight in work.named_parameters() if weight.requires_grad}
+    adapter = LogitModel(work.requires_grad_(False), forward)
+    with evaluation(adapter), torch.enable_grad():
+        layers = _Layers.of(adapter, samples.rows(drawn[:2]), trainable)
+        sums = layers.zeros() if subtract_from is None else _moved(subtract_from, adapter.device)
+        sign = 1 if subtract_from is None else -1
+        size = batch_size or (_BATCH if adapter.device.type == "cpu" else _BATCH_ON_GPU)
+        step = 1 if layers.others else size  # the gradients of `others` are needed row by row
+        for done in range(0, len(drawn), step):
+            rows = drawn[done : done + step]
+            layers.add(sums, samples.rows(rows).inputs, hashes[rows], sign)
+            progress(Tick(STAGE, min(done + step, len(drawn)), len(drawn)))
+    return _moved(sums, "cpu")  # on a GPU they would take up memory until the next request
+
+
+def _moved(sums: Sums, device: torch.device | str) -> Sums:
+    factors, diagonals = sums
+    moved = {name: each.map(lambda part: part.to(device)) for name, each in factors.items()}
+    return moved, {name: each.to(device) for name, each in diagonals.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class _Pass:
-    """Which weights of a model are factored by the layers they belong to, and which by their own gradients.
+class _Layers:
+    """The weights of a model by the way their sums are measured.
 
     Attributes
     ----------
     layers : dict of str to Module
-        Layers that are called, by the name of their weight.
+        By the name of their weight: layers whose inputs and output gradients a hook sees.
     biases : dict of str to str
-        The names of their biases, where these may change.
+        By the name of their weight: the biases of these layers, where they may change.
     others : dict of str to Parameter
-        Weights that no such call shows: of recurrent layers, of attention's joint projection, or shared ones.
+        Weights that no hook shows: those of recurrent layers, of attention's joint projection, and shared ones. Their
+        sums are made of their own gradients.
     """
 
     adapter: LogitModel
@@ -455,8 +476,8 @@ class _Pass:
     others: dict[str, nn.Parameter]
 
     @classmethod
-    def of(cls, adapter: LogitModel, few: Samples, trainable: set[str]) -> _Pass:
-        """Find out by calling the model on a few samples."""
+    def of(cls, adapter: LogitModel, few: Samples, trainable: set[str]) -> _Layers:
+        """Sort the trainable weights of a model; a call with a few samples shows which layers are called."""
         model = adapter.model
         owners: dict[int, int] = {}
         for _, weight in model.named_parameters(remove_duplicate=False):
@@ -482,11 +503,13 @@ class _Pass:
         }
         taken = {*layers, *biases.values(), *fixed}
         others = {name: weight for name, weight in model.named_parameters() if name in trainable and name not in taken}
+        for weight in (*others.values(), *(layer.weight for layer in layers.values())):
+            weight.requires_grad_(True)
         return cls(adapter, layers, biases, others)
 
-    def zeros(self) -> tuple[dict[str, Factors], dict[str, Tensor]]:
-        """Return sums over nothing."""
-        factors = {}
+    def zeros(self) -> Sums:
+        """Return empty sums for all weights."""
+        factors, diagonals = {}, {}
         for name, layer in self.layers.items():
             weight: Tensor = layer.weight  # type: ignore[assignment]
             if isinstance(layer, nn.Embedding):
@@ -500,13 +523,13 @@ class _Pass:
         for name, weight in self.others.items():
             if weight.dim() > 1:
                 factors[name] = Factors(Moment.zeros(weight[0].numel(), weight), Moment.zeros(len(weight), weight))
-        single = {name: weight for name, weight in self.others.items() if weight.dim() < 2}
-        return factors, {
-            name: Moment.zeros(weight.numel(), weight, diagonal=True).diagonal for name, weight in single.items()
-        }
+            else:
+                diagonals[name] = Moment.zeros(weight.numel(), weight, diagonal=True).diagonal
+        return factors, diagonals
 
-    def add(self, table: Curvature, inputs: Nest, hashes: np.ndarray[Any, Any], sign: int) -> None:
-        """Add the moments of a batch to the sums of `table`, or subtract them."""
+    def add(self, sums: Sums, inputs: Nest, hashes: Array, sign: int) -> None:
+        """Add the terms of a batch to the sums, or subtract them: one forward and one backward pass."""
+        factors, diagonals = sums
         seen: list[tuple[str, Tensor, Tensor]] = []
         named = {id(layer): name for name, layer in self.layers.items()}
 
@@ -514,9 +537,6 @@ class _Pass:
             first = given[0] if given else next(iter(keywords.values()))
             seen.append((named[id(layer)], first.detach(), output))
 
-        free = [*self.others.values(), *(layer.weight for layer in self.layers.values())]
-        for weight in free:
-            weight.requires_grad_(True)
         with _hooked(self.layers.values(), note):
             logits = self.adapter(self.adapter.place(inputs))
         centred = logits - logits.mean(1, keepdim=True)
@@ -524,37 +544,39 @@ class _Pass:
         wanted = [*(output for *_, output in seen), *self.others.values()]
         if not wanted:
             return
+        # g = ∂⟨v, c(z)⟩/∂(output of each layer), and the same for the weights in `others`
         found = torch.autograd.grad((signs * centred).sum(), wanted, allow_unused=True)
         for (name, given, _), gradient in zip(seen, found[: len(seen)], strict=True):
             if gradient is not None:
-                self._layer(table.factors[name], name, given, gradient, sign)
+                _add_layer(factors[name], self.layers[name], given, gradient, sign)
         for name, gradient in zip(self.others, found[len(seen) :], strict=True):
             if gradient is None:
                 continue
             if gradient.dim() < 2:
-                table.diagonals[name] += sign * gradient.reshape(-1).to(table.diagonals[name]).square()
+                diagonals[name] += sign * gradient.reshape(-1).to(diagonals[name]).square()
                 continue
             matrix = gradient.reshape(len(gradient), -1)
-            table.factors[name].inputs.add(matrix, sign)
-            table.factors[name].outputs.add(matrix.T, sign)
+            factors[name].inputs.add(matrix, sign)
+            factors[name].outputs.add(matrix.T, sign)
 
-    def _layer(self, own: Factors, name: str, given: Tensor, gradient: Tensor, sign: int) -> None:
-        layer = self.layers[name]
-        if isinstance(layer, nn.Conv1d | nn.Conv2d):
-            gradient = gradient.flatten(2).transpose(1, 2)
-        gradients = gradient.reshape(-1, gradient.shape[-1])
-        weights = gradients.square().sum(1)
-        met = weights.nonzero()[:, 0]
-        gradients, weights = gradients[met], weights[met]
-        own.outputs.add(gradients, sign)
-        own.count += sign * float(weights.sum())
-        if isinstance(layer, nn.Embedding):
-            own.inputs.diagonal.index_add_(0, given.reshape(-1)[met], (sign * weights).to(own.inputs.diagonal))
-            return
-        vectors = _patches(layer, given.to(gradient.dtype))[met]
-        if own.bias is not None:
-            vectors = torch.cat([vectors, vectors.new_ones(len(vectors), 1)], 1)
-        own.inputs.add(vectors * weights.sqrt()[:, None], sign)
+
+def _add_layer(own: Factors, layer: nn.Module, given: Tensor, gradient: Tensor, sign: int) -> None:
+    """Add one call of a layer: g gᵀ to G and |g|² a aᵀ to A, over rows and positions."""
+    if isinstance(layer, nn.Conv1d | nn.Conv2d):
+        gradient = gradient.flatten(2).transpose(1, 2)
+    gradients = gradient.reshape(-1, gradient.shape[-1])
+    weights = gradients.square().sum(1)
+    met = weights.nonzero()[:, 0]
+    gradients, weights = gradients[met], weights[met]
+    own.outputs.add(gradients, sign)
+    own.count += sign * float(weights.sum())
+    if isinstance(layer, nn.Embedding):  # a is one-hot at the token, so A is diagonal
+        own.inputs.diagonal.index_add_(0, given.reshape(-1)[met], (sign * weights).to(own.inputs.diagonal))
+        return
+    vectors = _patches(layer, given.to(gradient.dtype))[met]
+    if own.bias is not None:
+        vectors = torch.cat([vectors, vectors.new_ones(len(vectors), 1)], 1)
+    own.inputs.add(vectors * weights.sqrt()[:, None], sign)
 
 
 def _patches(layer: nn.Module, given: Tensor) -> Tensor:
@@ -574,59 +596,22 @@ def _patches(layer: nn.Module, given: Tensor) -> Tensor:
     return flat.transpose(1, 2).reshape(-1, flat.shape[1])
 
 
-def _picked(values: Tensor, columns: Tensor | None) -> Tensor:
-    return values if columns is None else values[columns]
-
-
-def _omega(sketch: Tensor) -> Tensor:
-    """Return the random matrix of a sketch: the same for each width and rank."""
-    return _drawn(*sketch.shape).to(sketch)
-
-
-@lru_cache(maxsize=4)
-def _drawn(width: int, rank: int) -> Tensor:
-    return torch.randn(width, rank, generator=torch.Generator().manual_seed(width))
-
-
-def _cholesky(matrix: Tensor, floor: float) -> Tensor:
-    """Return the Cholesky factor of a matrix plus `floor` on its diagonal, or more where rounding asks for it."""
-    eye = torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
-    for _ in range(8):
-        factor: Tensor
-        factor, failed = torch.linalg.cholesky_ex(matrix + floor * eye)
-        if int(failed) == 0:
-            return factor
-        floor *= 10
-    raise ModelError("the curvature is not finite or far from positive; measure it anew with forsaken.Curvature.fit")
-
-
-def _uniform(hashes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _uniform(hashes: Array) -> Array:
     """Return a number in [0, 1) for each hash."""
     return np.ascontiguousarray(hashes[:, :8]).view(np.uint64)[:, 0] / 2.0**64
 
 
-def _signs(hashes: np.ndarray[Any, Any], classes: int) -> np.ndarray[Any, Any]:
-    """Return random signs (rows x classes) that follow from the rows' content, so that a later pass finds them."""
+def _signs(hashes: Array, classes: int) -> Array:
+    """Return v: random signs (rows x classes) that follow from the rows' content, so that `without` repeats them."""
     size = -(-classes // 8)
     digests = b"".join(hashlib.shake_256(row.tobytes()).digest(size) for row in hashes)
     bits = np.unpackbits(np.frombuffer(digests, dtype=np.uint8).reshape(len(hashes), size), axis=1)[:, :classes]
     return 2.0 * bits.astype(np.float64) - 1.0
 
 
-def _checked(moment: Moment, name: str) -> Moment:
-    width = moment.diagonal.shape[0] if moment.diagonal.dim() == 1 else -1
-    shapes = {"matrix": (width, width), "sketch": (width, RANK)}
-    for part, shape in shapes.items():
-        tensor: Tensor | None = getattr(moment, part)
-        if tensor is not None and tuple(tensor.shape) != shape:
-            raise ValueError(f"{name}.{part} has shape {tuple(tensor.shape)}")
-    if any(part is not None and not bool(torch.isfinite(part).all()) for part in moment.parts()):
-        raise ValueError(f"{name} is not finite")
-    return moment
-
-
 @contextmanager
 def _hooked(layers: Iterable[nn.Module], note: Callable[..., object]) -> Iterator[None]:
+    """Call ``note(layer, inputs, keywords, output)`` at every call of the layers."""
     handles = [
         layer.register_forward_hook(lambda *given: (note(*given), None)[1], with_kwargs=True) for layer in layers
     ]

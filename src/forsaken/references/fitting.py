@@ -1,4 +1,8 @@
-"""Cross-fitting: train one model for each fold without that fold, and record its logits of the fold's rows."""
+"""Cross-fitting: one model for each fold, trained on all other folds, gives the logits of the fold's rows.
+
+Here are also the augmented copies of rows that these models are asked about (`Views`), what the trainings cost
+(`Costs`), and the fold models that a user chose to keep (`FoldModels`).
+"""
 
 from __future__ import annotations
 
@@ -34,20 +38,28 @@ from forsaken.models.weights import fingerprint
 from forsaken.references.rows import Entries, as_keys, row_hashes, units
 from forsaken.types import Array, Progress, Tick, silent
 
-_PUBLIC = bytes(32)  # no secret: hashes of content are the seeds of views, and are not kept
-CUSTOM = "custom"
+Train: TypeAlias = Callable[[Array, int | None, int], object]
+"""``train(rows, steps, seed)`` returns a model like the target, trained on these rows of the data."""
+
+STAGE = "train models without a fold each"
+CUSTOM = "custom"  # the name of views that a function of the user's makes
+_PUBLIC = bytes(32)  # views are seeded by hashes of content that are never stored, so their key need not be secret
+_KEY = "references.key"  # holds the key of an unfinished fit for which the user named none
 
 
 @dataclass(frozen=True, slots=True)
 class Views:
-    """How many views of each row there are, and how they are made.
+    """Augmented copies of a row, the same ones whenever they are asked for.
+
+    A model that is trained with augmentation also remembers the mirrored and shifted copies of a picture. The fold
+    models' logits of a few such copies tell a request where those must move when the picture is forgotten.
 
     Attributes
     ----------
     count : int
-        Views of each row.
+        How many views of each row there are.
     seed : int
-        Together with a row's content it decides its views.
+        Decides the views of a row, together with the row's content.
     name : str
         A name of `forsaken.models.augment.AUGMENTATIONS`, or "custom".
     view : callable or None
@@ -61,7 +73,7 @@ class Views:
 
     @classmethod
     def of(cls, count: int, view: View | str | None, seed: int) -> Views | None:
-        """Check what a user gives; `view` is a function, or a name. None for no views."""
+        """Return checked views, or None for a `count` of 0; `view` is a function or the name of an augmentation."""
         if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 0:
             raise SettingsError(f"views is {count!r}, expected how many views of each row: a whole number >= 0")
         if count == 0:
@@ -79,15 +91,19 @@ class Views:
         return cls(int(count), seed, known[0] if known else CUSTOM, view)
 
     def __call__(self, samples: Samples) -> Samples:
-        """Return the views of samples: the first view of each, then the second of each, and so on."""
-        made = self._function()
+        """Return the views of samples: the first view of each sample, then the second of each, and so on."""
+        if self.view is None:
+            raise SettingsError(
+                "this table's views were made by a function of your own; load it with view=, that same function"
+            )
         hashes = row_hashes(samples, _PUBLIC)
         found = []
         for number in range(self.count):
             for at in range(len(samples)):
-                draw = torch.Generator().manual_seed(self._seed_of(hashes[at].tobytes(), number))
+                drawn_from = hashes[at].tobytes() + number.to_bytes(4, "little") + self.seed.to_bytes(8, "little")
+                digest = hashlib.blake2b(drawn_from).digest()
                 row = samples.rows([at]).inputs
-                seen = made(row, draw)
+                seen = self.view(row, torch.Generator().manual_seed(int.from_bytes(digest[:7], "little")))
                 if type(seen) is not type(row) and not (isinstance(seen, Tensor) and isinstance(row, Tensor)):
                     raise InputError(
                         f"view= returned {type(seen).__name__} for a row of type {type(row).__name__}; expected inputs "
@@ -104,21 +120,16 @@ class Views:
             raise InputError("view= made inputs that are NaN or infinite; check it")
         return Samples(inputs)
 
-    def _seed_of(self, content: bytes, number: int) -> int:
-        digest = hashlib.blake2b(content + number.to_bytes(4, "little") + self.seed.to_bytes(8, "little"))
-        return int.from_bytes(digest.digest()[:7], "little")
 
-    def _function(self) -> View:
-        if self.view is None:
-            raise SettingsError(
-                "this table's views were made by a function of your own; load it with view=, that same function"
-            )
-        return self.view
+def asked_views(model: Any, rows: Samples, views: Views, forward: Forward | None) -> Tensor:
+    """Return a model's logits of the views of rows (rows x views x classes)."""
+    said = predict_logits(model, views(rows), forward=forward).float()
+    return said.view(views.count, len(rows), -1).transpose(0, 1).contiguous()
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """The seconds of all trainings of a table, and how many they were.
+    """The seconds of all trainings of a table, and how many trainings there were.
 
     >>> Costs(160.0, 4).break_even(), Costs(160.0, 4).break_even(unlearning=20.0)
     (5, 9)
@@ -129,7 +140,7 @@ class Costs:
 
     @property
     def each(self) -> float:
-        """The seconds of one training, which are those of retraining too: it takes as many steps."""
+        """The seconds of one training, and so of one retraining, which takes as many steps."""
         return self.seconds / self.trainings if self.trainings else 0.0
 
     def plus(self, seconds: float) -> Costs:
@@ -137,7 +148,7 @@ class Costs:
         return Costs(self.seconds + seconds, self.trainings + 1)
 
     def break_even(self, unlearning: float = 0.0) -> int | None:
-        """Return from which request on the table is cheaper than retraining for each; None if it never is.
+        """Return the first request at which the table has cost less than retraining for each; None if there is none.
 
         Parameters
         ----------
@@ -148,26 +159,26 @@ class Costs:
         return math.floor(self.seconds / saved + 1e-9) + 1 if saved > 0 else None
 
     def of_a_request(self, requests: int, unlearning: float) -> float:
-        """Return the seconds of each of so many requests, with their share of the table."""
+        """Return the seconds of each of `requests` requests, with an equal share of the table's cost."""
         return self.seconds / requests + unlearning
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """How a table came about.
+    """How a table was made.
 
     Attributes
     ----------
     folds : int
-        How many; 0 where logits were handed in.
+        How many folds there were; 0 where logits were handed in.
     by : str
-        What the folds were drawn by: "row" or "group"; "claim" where logits were handed in.
+        What the folds were drawn by, "row" or "group"; "claim" where logits were handed in.
     steps : int or None
         The steps of each training, where known.
     seed : int
-        What decided folds and trainings.
+        Decided the folds and the trainings.
     costs : Costs
-        Of the trainings.
+        The cost of the trainings.
     """
 
     folds: int
@@ -178,38 +189,34 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
-    """The weights of a kept model that was read without its network: good for writing it again, and nothing else."""
+class UnbuiltModel:
+    """A fold model that was read from a file without its network: it can be saved again and dropped, nothing else."""
 
     state: Mapping[str, Tensor]
 
 
-def built(models: Sequence[Any]) -> Sequence[Any]:
-    """Return the models, or raise a `SettingsError` where they are weights alone."""
-    if any(isinstance(model, Weights) for model in models):
-        raise SettingsError(
-            "the kept models of this table were read without a network; load it with build=, a function that returns "
-            "one, or let go of them with drop_models()"
-        )
-    return models
-
-
 @dataclass(frozen=True, slots=True, eq=False)
-class Taught:
-    """Which rows the kept models were trained on, forgotten ones included: each model on all but those of its fold.
+class FoldModels:
+    """The models of the folds, kept, and the rows that they learnt: each model all rows but those of its own fold.
+
+    Forgotten rows stay listed here for as long as the models are kept, so that no model is asked about a row that it
+    learnt.
 
     Attributes
     ----------
+    models : tuple
+        The model of each fold.
     content : bytes, shape (n, 32)
         The keyed hash of each row.
     groups : bytes, shape (n, 32), or None
         The keyed hash of each row's group.
     fold : int array, shape (n,)
-        The fold, and so the one model that did not learn it.
+        The fold of each row: the number of the one model that did not learn it.
     fold_of : dict
         The fold of each content and of each group.
     """
 
+    models: tuple[Any, ...]
     content: Array
     groups: Array | None
     fold: Array
@@ -218,19 +225,29 @@ class Taught:
     def __post_init__(self) -> None:
         object.__setattr__(self, "fold_of", _folds(self.content, self.groups, self.fold))
 
+    @property
+    def built(self) -> tuple[Any, ...]:
+        """The models; a `SettingsError` where they were read without their network."""
+        if any(isinstance(model, UnbuiltModel) for model in self.models):
+            raise SettingsError(
+                "the kept models of this table were read without a network; load it with build=, a function that "
+                "returns one, or let go of them with drop_models()"
+            )
+        return self.models
+
     def learnt(self, content: Array, model: int | None = None) -> Array:
-        """Return, row by row, whether this model learnt it; for None, whether any did."""
+        """Return, for each row, whether model number `model` learnt it; for None, whether any model did."""
         folds = [self.fold_of.get(key) for key in as_keys(content)]
         return np.array([fold is not None and fold != model for fold in folds], dtype=bool)
 
-    def fold_for(self, content: Array, groups: Array | None, table: Entries, folds: int) -> Array:
-        """Return a fold for each new row, whose model learnt neither it nor a row of its group.
+    def fold_for(self, content: Array, groups: Array | None, table: Entries) -> Array:
+        """Return a fold for each new row, whose model learnt neither the row nor another row of its group.
 
-        Where several are so, it is that of the group's other rows in the table, or the smallest. Rows that share
-        their content or a group go together.
+        Where several folds qualify, it is the fold of the group's other rows in the table, or else the smallest fold.
+        Rows that share their content or a group get one fold.
         """
-        sizes = np.bincount(table.fold, minlength=folds)
-        later = _folds(table.content, table.groups, table.fold)
+        sizes = np.bincount(table.fold, minlength=len(self.models))
+        in_table = _folds(table.content, table.groups, table.fold)
         keys = as_keys(content)
         names = keys if groups is None else as_keys(groups)
         unit = units(keys, None if groups is None else names)
@@ -238,9 +255,9 @@ class Taught:
         order = np.argsort(unit, kind="stable")
         for rows in np.split(order, np.flatnonzero(np.diff(unit[order])) + 1):
             own = {key for row in rows for key in (keys[row], names[row])}
-            barred = {self.fold_of[key] for key in own if key in self.fold_of}
-            known = barred | {later[key] for key in own if key in later}
-            if barred and len(known) > 1:
+            required = {self.fold_of[key] for key in own if key in self.fold_of}
+            known = required | {in_table[key] for key in own if key in in_table}
+            if required and len(known) > 1:
                 raise InputError(
                     f"{len(rows)} new rows (first: row {rows[0]} of those that are new) belong together, by a group or "
                     "as copies, with old rows of several folds, so that every kept model learnt some of these; leave "
@@ -258,27 +275,20 @@ def _folds(content: Array, groups: Array | None, fold: Array) -> dict[bytes, int
     return found
 
 
-Train: TypeAlias = Callable[[Array, int | None, int], object]
-"""Trains a model like the target on some rows of the data, for so many steps, by a seed."""
-
-STAGE = "train models without a fold each"
-_KEY = "references.key"  # the file of a key that nobody named, for as long as a fit is not done
-
-
 @dataclass(frozen=True, slots=True)
-class Fold:
-    """What is left of one fold's training.
+class FoldResult:
+    """What is kept of the training without one fold.
 
     Attributes
     ----------
     logits : Tensor, shape (rows, classes)
-        What its model says of the fold's rows.
+        The fold model's logits of the fold's rows.
     seconds : float
-        Of the training.
+        How long the training took.
     views : Tensor, shape (rows, views, classes), or None
-        What it says of their views.
+        Its logits of their views.
     unseen : Tensor, shape (samples, classes), or None
-        What it says of samples that no model saw.
+        Its logits of samples that no model saw.
     model
         The model itself, where it is kept.
     """
@@ -292,7 +302,7 @@ class Fold:
 
 @dataclass(frozen=True)
 class CrossFit:
-    """Which models to train, and what to ask them.
+    """The trainings of all folds.
 
     Attributes
     ----------
@@ -303,17 +313,19 @@ class CrossFit:
     fold : int array
         The fold of each row.
     steps : int or None
-        The steps of each training; by default of a `Training` as many as the target took on all of the data.
+        The steps of each training; by default, of a `Training`, as many as the target took on all of the data.
     seed : int
-        Each model gets another seed that follows from it.
+        Decides the seed of each fold model.
+    forward : callable or None
+        How to call the models; see `forsaken.unlearn`.
     keep_models : bool
-        Whether the models are handed back too.
+        Whether the fold models are returned too.
     folder : Path or None
-        Where what is done is kept until all is done, so that a killed run goes on.
+        Where finished folds are stored until all are done, so that a fit that was killed can be continued.
     key : bytes
-        Part of the names of files in `folder`, so that these tell nothing about the data.
+        Keys the names of files in `folder`, so that a name tells nothing about the data.
     views : Views or None
-        Which augmented copies of its rows each model is asked about too.
+        The augmented copies of its rows that each model is asked about too.
     unseen : Samples or None
         Samples that no model saw, which every model is asked about.
     """
@@ -331,8 +343,7 @@ class CrossFit:
     unseen: Samples | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.train, Training) and not callable(self.train):
-            raise _no_training(self.train)
+        _check_train(self.train)
         object.__setattr__(self, "steps", checked_steps(self.steps))
 
     @cached_property
@@ -347,21 +358,30 @@ class CrossFit:
 
     @cached_property
     def steps_each(self) -> int | None:
-        """The steps of each training: fewer than the target's would give less confident models."""
+        """The steps of each training: as many as the target's, since fewer give less confident models."""
         if self.steps is not None or not isinstance(self.train, Training):
             return self.steps
         with torch_seed(0):
             network = self.train.build()
         return self.train.recipe.epochs * steps_of(len(self.data), self.train.recipe, network)
 
-    def run(self, *, engine: str = "local", workers: int | None = None, progress: Progress = silent) -> list[Fold]:
-        """Train what is not there yet, and return every fold."""
-        found = {at: kept for at in range(self.count) if (kept := self._kept(at)) is not None}
+    def rows_of(self, at: int) -> tuple[Array, Array]:
+        """Return the rows that a fold's model learns, and those that it never sees."""
+        return np.flatnonzero(self.fold != at), np.flatnonzero(self.fold == at)
+
+    def run(
+        self, *, engine: str = "local", workers: int | None = None, progress: Progress = silent
+    ) -> list[FoldResult]:
+        """Train the folds that are not stored in `folder` yet, and return the results of all folds."""
+        found = {at: stored for at in range(self.count) if (stored := self._stored(at)) is not None}
         missing = [at for at in range(self.count) if at not in found]
-        for at, fold in self._trained(missing, engine, workers, progress):
-            self._keep(at, fold)
-            found[at] = fold
-        shapes = {fold.logits.shape[1] for fold in found.values()}
+        for at, result in self._trained(missing, engine, workers, progress):
+            path = self._path(at)
+            if path is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                _write(path, result)
+            found[at] = result
+        shapes = {result.logits.shape[1] for result in found.values()}
         if len(shapes) > 1:
             raise ModelError(
                 f"the models of the folds tell {' or '.join(map(str, sorted(shapes)))} classes apart, expected one "
@@ -374,13 +394,9 @@ class CrossFit:
             (self.folder / _KEY).unlink(missing_ok=True)
         return [found[at] for at in range(self.count)]
 
-    def rows_of(self, at: int) -> tuple[Array, Array]:
-        """Return the rows that a fold's model learns, and those that it never sees."""
-        return np.flatnonzero(self.fold != at), np.flatnonzero(self.fold == at)
-
     def _trained(
         self, missing: Sequence[int], engine: str, workers: int | None, progress: Progress
-    ) -> Iterator[tuple[int, Fold]]:
+    ) -> Iterator[tuple[int, FoldResult]]:
         if isinstance(self.train, Training) and engine == "local":
             yield from self._together(self.train, missing, progress)
         elif engine == "local":
@@ -389,7 +405,7 @@ class CrossFit:
                 yield at, self._alone(at)
             progress(Tick(STAGE, len(missing), len(missing)))
         else:
-            # The key stays here. A worker on this machine keeps what is done where a killed run will look for it.
+            # Workers never get the key. A worker on this machine stores its result where a continued fit looks for it.
             work = partial(_on_ray, replace(self, key=b"", folder=None))
             jobs = [(at, path if (path := self._path(at)) is None else path.absolute()) for at in missing]
             if self.folder is not None:
@@ -397,8 +413,10 @@ class CrossFit:
             each = fan_out(work, jobs, engine=engine, workers=workers, progress=progress, stage=STAGE)
             yield from zip(missing, each, strict=True)
 
-    def _together(self, training: Training, missing: Sequence[int], progress: Progress) -> Iterator[tuple[int, Fold]]:
-        # Models of equally many rows can be trained together, so those come side by side.
+    def _together(
+        self, training: Training, missing: Sequence[int], progress: Progress
+    ) -> Iterator[tuple[int, FoldResult]]:
+        # `train_many` trains neighbours with equally many rows together.
         order = sorted(missing, key=lambda at: len(self.rows_of(at)[0]))
         chunks = train_many(
             called_plainly(training.build, self.data, self.forward),
@@ -417,21 +435,20 @@ class CrossFit:
             seconds = (time.perf_counter() - start) / len(chunk)
             for network in chunk:
                 at = next(left)
-                yield at, self._asked(at, network.model if isinstance(network, LogitModel) else network, seconds)
+                yield at, self._result(at, _unwrapped(network), seconds)
             start = time.perf_counter()
 
-    def _alone(self, at: int) -> Fold:
+    def _alone(self, at: int) -> FoldResult:
         start = time.perf_counter()
         learnt, _ = self.rows_of(at)
         model = trained_on(
             self.train, self.data, learnt, steps=self.steps_each, seed=self.seeds[at], forward=self.forward
         )
-        return self._asked(at, model, time.perf_counter() - start)
+        return self._result(at, model, time.perf_counter() - start)
 
-    def _asked(self, at: int, model: Any, seconds: float) -> Fold:
-        _, unseen = self.rows_of(at)
-        rows = Samples(self.data.rows(unseen).inputs)
-        return Fold(
+    def _result(self, at: int, model: Any, seconds: float) -> FoldResult:
+        rows = Samples(self.data.rows(self.rows_of(at)[1]).inputs)
+        return FoldResult(
             predict_logits(model, rows, forward=self.forward).float(),
             seconds,
             None if self.views is None else asked_views(model, rows, self.views, self.forward),
@@ -439,20 +456,15 @@ class CrossFit:
             model if self.keep_models else None,
         )
 
-    # What is done, on disk.
-
     def _path(self, at: int) -> Path | None:
-        return None if self.folder is None else self.folder / f"fold-{at}-{self._identity[:24]}.safetensors"
+        """Return where the result of a fold is stored; models are not, since a file of weights has no class."""
+        if self.folder is None or self.keep_models:
+            return None
+        return self.folder / f"fold-{at}-{self._identity[:24]}.safetensors"
 
-    def _keep(self, at: int, fold: Fold) -> None:
+    def _stored(self, at: int) -> FoldResult | None:
         path = self._path(at)
-        if path is not None and not self.keep_models:  # a model can be rebuilt by who knows its class alone
-            path.parent.mkdir(parents=True, exist_ok=True)
-            _write(path, fold)
-
-    def _kept(self, at: int) -> Fold | None:
-        path = self._path(at)
-        if path is None or self.keep_models or not path.is_file():
+        if path is None or not path.is_file():
             return None
         try:
             with safetensors.safe_open(path, framework="pt") as file:
@@ -460,15 +472,15 @@ class CrossFit:
                 views = None if self.views is None else file.get_tensor("views")
                 unseen = None if self.unseen is None else file.get_tensor("unseen")
         except (safetensors.SafetensorError, OSError, KeyError, ValueError):
-            return None  # damaged: it is made anew, and then replaced
+            return None  # damaged: the fold is trained again, and the file replaced
         whole = logits.dim() == 2 and len(logits) == len(self.rows_of(at)[1]) and logits.dtype == torch.float32
         parts = [part for part in (logits, views, unseen) if part is not None]
         whole = whole and all(bool(torch.isfinite(part).all()) for part in parts)
-        return Fold(logits, seconds, views, unseen) if whole else None
+        return FoldResult(logits, seconds, views, unseen) if whole else None
 
     @cached_property
     def _identity(self) -> str:
-        """Return a keyed hash of all that decides the models; of a function only its name is known."""
+        """A keyed hash of everything that decides the models; of a function only its name is known."""
         told: dict[str, Any] = {"steps": self.steps_each, "seeds": self.seeds, "forward": _name(self.forward)}
         if isinstance(self.train, Training):
             with torch_seed(0):
@@ -499,9 +511,8 @@ def trained_on(
     stage: str = STAGE,
 ) -> Any:
     """Return a model that was trained on these rows of `data` and on nothing else."""
+    _check_train(train)
     if not isinstance(train, Training):
-        if not callable(train):
-            raise _no_training(train)
         progress(Tick(stage, 0, 1))
         model = train(rows, steps, seed)
         progress(Tick(stage, 1, 1))
@@ -516,17 +527,11 @@ def trained_on(
         progress=progress,
         stage=stage,
     )
-    return network.model if isinstance(network, LogitModel) else network
-
-
-def asked_views(model: Any, rows: Samples, views: Views, forward: Forward | None) -> Tensor:
-    """Return what a model says of the views of rows (rows x views x classes)."""
-    said = predict_logits(model, views(rows), forward=forward).float()
-    return said.view(views.count, len(rows), -1).transpose(0, 1).contiguous()
+    return _unwrapped(network)
 
 
 def key_in(folder: Path) -> bytes:
-    """Return the key of the fit that was begun in a folder; a new one where there is none. A key is a fit's name."""
+    """Return the key of the unfinished fit in a folder, or write a new one there."""
     path = folder / _KEY
     if not path.is_file():
         folder.mkdir(parents=True, exist_ok=True)
@@ -543,36 +548,40 @@ def checked_steps(steps: object) -> int | None:
     return int(steps)
 
 
-def _on_ray(plan: CrossFit, job: tuple[int, Path | None]) -> Fold:
+def _check_train(train: object) -> None:
+    if not isinstance(train, Training) and not callable(train):
+        raise SettingsError(
+            f"train is of type {type(train).__name__}, expected a function (rows, steps, seed) -> model, or "
+            "forsaken.Training(build, recipe)"
+        )
+
+
+def _unwrapped(network: nn.Module) -> nn.Module:
+    """Return the network without the adapter that `called_plainly` may have put around it."""
+    return network.model if isinstance(network, LogitModel) else network
+
+
+def _on_ray(plan: CrossFit, job: tuple[int, Path | None]) -> FoldResult:
     at, path = job
-    fold = plan._alone(at)
-    # On another machine, where that folder is not, nothing is left behind.
-    if path is not None and not plan.keep_models and path.parent.is_dir():
-        _write(path, fold)
-    return fold
+    result = plan._alone(at)
+    if path is not None and path.parent.is_dir():  # a worker on another machine may not have the folder
+        _write(path, result)
+    return result
 
 
-def _write(path: Path, fold: Fold) -> None:
-    told = {"seconds": repr(fold.seconds)}
-    parts = {"logits": fold.logits, "views": fold.views, "unseen": fold.unseen}
+def _write(path: Path, result: FoldResult) -> None:
+    parts = {"logits": result.logits, "views": result.views, "unseen": result.unseen}
     tensors = {name: part.contiguous() for name, part in parts.items() if part is not None}
-    content = safetensors.torch.save(tensors, metadata=told)
+    content = safetensors.torch.save(tensors, metadata={"seconds": repr(result.seconds)})
     write_atomically(path, content, private=True)
 
 
 def _name(function: object) -> str:
-    """Return the name of a function, or of the class of something else that can be called."""
+    """Return the name of a function, or of the class of another callable."""
     if isinstance(function, partial):
         return f"partial of {_name(function.func)}"
     named = function if hasattr(function, "__qualname__") else type(function)
     return f"{named.__module__}.{named.__qualname__}"
-
-
-def _no_training(train: object) -> SettingsError:
-    return SettingsError(
-        f"train is of type {type(train).__name__}, expected a function (rows, steps, seed) -> model, or "
-        "forsaken.Training(build, recipe)"
-    )
 
 
 def _bytes(data: Samples) -> bytes:

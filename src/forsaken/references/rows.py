@@ -1,4 +1,8 @@
-"""The rows of a table of references: their keyed hashes, the folds they are dealt into, and their logits."""
+"""The rows of a table of references: how a row is recognised, which fold it belongs to, and its logits.
+
+A row is recognised by a keyed hash of its inputs, so that somebody who has the table, but not its key, cannot test
+guesses about what was trained on.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +25,8 @@ from forsaken.errors import InputError, SettingsError
 from forsaken.types import Array
 
 WIDTH = 32  # bytes of a hash
+LEAST = 2  # folds
+CLAIMED = -1  # the fold of a row whose logits were handed in: nothing proves that the row was held out
 
 
 def checked_key(key: object) -> bytes:
@@ -34,17 +40,21 @@ def checked_key(key: object) -> bytes:
 
 
 def row_hashes(samples: Samples, key: bytes) -> Array:
-    """Return the keyed hash of each sample's inputs, as a matrix of bytes.
+    """Return the keyed hash of each sample's inputs, as bytes (samples x 32).
 
-    Floats of any width hash alike where they are equal in float32, and so do whole numbers of any width; a float and a
-    whole number never do.
+    The width of a number plays no role: floats hash alike where they are equal in float32, and so do equal integers. A
+    float never hashes like an integer.
     """
-    plain = Samples(map_nest(_plain, samples.inputs))
+
+    def widened(leaf: Tensor) -> Tensor:
+        return leaf.detach().cpu().to(torch.float32 if leaf.is_floating_point() else torch.int64)
+
+    plain = Samples(map_nest(widened, samples.inputs))
     return _matrix([bytes.fromhex(text) for text in record_hashes(plain, key)])
 
 
 def group_hashes(groups: Iterable[Any], key: bytes) -> Array:
-    """Return the keyed hash of each row's group: a name, or a whole number."""
+    """Return the keyed hash of each row's group (a name or a whole number), as bytes (rows x 32)."""
     if not isinstance(groups, Iterable) or isinstance(groups, str | bytes):
         raise InputError(f"groups is of type {type(groups).__name__}, expected a list with the group of each row")
     found = []
@@ -52,111 +62,41 @@ def group_hashes(groups: Iterable[Any], key: bytes) -> Array:
         single = isinstance(group, np.generic) or (isinstance(group, Tensor) and group.dim() == 0)
         value = group.item() if single else group
         if not isinstance(value, str | int | bytes) or isinstance(value, bool):
-            # The type alone: a group is a person's name.
+            # Only the type is named: a group may be the name of a person.
             raise InputError(
                 f"the group of row {at} is of type {type(value).__name__}, expected a name or a whole number"
             )
-        # The number 1 and the text "1" are one group: a column may be read as either, and nobody would notice.
+        # The number 1 and the text "1" are one group, since a column of a file may be read as either.
         text = value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogatepass")
         found.append(hmac.digest(key, b"group\0" + text, "sha256"))
     return _matrix(found)
 
 
 def as_keys(hashes: Array) -> list[bytes]:
-    """Return the rows of a matrix of bytes, each as one value."""
+    """Return the rows of a matrix of bytes as values that a dictionary can hold."""
     return [row.tobytes() for row in hashes]
-
-
-def _plain(leaf: Tensor) -> Tensor:
-    if leaf.is_floating_point():
-        return leaf.detach().cpu().to(torch.float32)
-    return leaf.detach().cpu().to(torch.int64)
 
 
 def _matrix(digests: list[bytes]) -> Array:
     return np.frombuffer(b"".join(digests), dtype=np.uint8).reshape(len(digests), WIDTH).copy()
 
 
-CLAIMED = -1  # the fold of a row whose logits somebody handed in
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Entries:
-    """What is known of each row of the training data, in their order.
-
-    Attributes
-    ----------
-    content : bytes, shape (n, 32)
-        The keyed hash of each row.
-    groups : bytes, shape (n, 32), or None
-        The keyed hash of each row's group.
-    fold : int array, shape (n,)
-        In which fold it was held out; `CLAIMED` where that is somebody's word.
-    logits : Tensor, shape (n, classes), float32
-        What the model that never saw it says.
-    views : Tensor, shape (n, views, classes), float32, or None
-        What that model says of the row's views.
-    places : dict
-        The first row of each content.
-    """
-
-    content: Array
-    groups: Array | None
-    fold: Array
-    logits: Tensor
-    views: Tensor | None = None
-    places: dict[bytes, int] = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        first: dict[bytes, int] = {}
-        for at, key in enumerate(as_keys(self.content)):
-            first.setdefault(key, at)
-        object.__setattr__(self, "places", first)
-
-    def copies_of(self, places: Array) -> Array:
-        """Return all rows that have the content of the rows at `places`."""
-        wanted = set(as_keys(self.content[places]))
-        return np.flatnonzero([key in wanted for key in as_keys(self.content)])
-
-    def without(self, rows: Array) -> Entries:
-        """Return the other rows."""
-        left = np.ones(len(self.fold), dtype=bool)
-        left[rows] = False
-        groups, there = None if self.groups is None else self.groups[left], torch.from_numpy(left)
-        views = None if self.views is None else self.views[there].clone()
-        return Entries(self.content[left], groups, self.fold[left], self.logits[there].clone(), views)
-
-    def joined(self, other: Entries) -> Entries:
-        """Return these rows and then the other ones."""
-        groups = None if self.groups is None or other.groups is None else np.concatenate([self.groups, other.groups])
-        return Entries(
-            np.concatenate([self.content, other.content]),
-            groups,
-            np.concatenate([self.fold, other.fold]),
-            torch.cat([self.logits, other.logits]),
-            None if self.views is None or other.views is None else torch.cat([self.views, other.views]),
-        )
-
-
-LEAST = 2
-
-
 def deal(content: Sequence[Hashable], groups: Sequence[Hashable] | None, *, folds: int, seed: int) -> Array:
     """Return the fold of each row, from 0; folds have about the same number of rows.
 
-    Rows with equal content, and rows of one group, share a fold: a model that saw the copy of a row, or another record
-    of the same person, is not innocent of it.
+    Rows with equal content, and rows of one group, share a fold: a model that was trained on a copy of a row, or on
+    another record of the same person, is not a model that never saw that person.
 
     Parameters
     ----------
     content : sequence
         What each row is, equal where rows are equal.
     groups : sequence or None
-        Whose each row is.
+        To whom each row belongs.
     folds : int
-        How many, 2 at least.
+        How many folds, 2 at least.
     seed : int
-        Decides who comes into which fold.
+        Decides which rows come into which fold.
 
     Examples
     --------
@@ -173,7 +113,8 @@ def deal(content: Sequence[Hashable], groups: Sequence[Hashable] | None, *, fold
     if count < folds:
         what = "rows that differ" if groups is None else "groups that share no row"
         raise InputError(f"there are {count} {what}, too few for {folds} folds; give more, or fewer folds")
-    # GroupKFold deals the largest groups first, and equal ones in the order of their numbers: those are drawn.
+    # GroupKFold places the largest groups first, and equally large ones in the order of their numbers, so the numbers
+    # are drawn at random.
     numbers = generator(seed, Purpose.FOLDS).permutation(count)[unit]
     fold = np.empty(len(unit), dtype=np.int64)
     for at, (_, held_out) in enumerate(GroupKFold(folds).split(unit, groups=numbers)):
@@ -182,7 +123,10 @@ def deal(content: Sequence[Hashable], groups: Sequence[Hashable] | None, *, fold
 
 
 def units(content: Sequence[Hashable], groups: Sequence[Hashable] | None) -> Array:
-    """Return the number of each row's unit: rows joined by equal content or by a group, one by way of the other."""
+    """Return, for each row, the number of its unit: the rows that must share a fold.
+
+    Two rows are in one unit if they have equal content or the same group, directly or through other rows (union-find).
+    """
     first: dict[tuple[str, Hashable], int] = {}
     parent = list(range(len(content)))
 
@@ -200,3 +144,61 @@ def units(content: Sequence[Hashable], groups: Sequence[Hashable] | None) -> Arr
             parent[root(row)] = root(first.setdefault(key, row))
     roots = np.array([root(row) for row in range(len(content))], dtype=np.int64)
     return np.unique(roots, return_inverse=True)[1]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Entries:
+    """The rows of a table, in the order of the training data.
+
+    Attributes
+    ----------
+    content : bytes, shape (n, 32)
+        The keyed hash of each row.
+    groups : bytes, shape (n, 32), or None
+        The keyed hash of each row's group.
+    fold : int array, shape (n,)
+        The fold in which the row was held out; `CLAIMED` where its logits were handed in.
+    logits : Tensor, shape (n, classes), float32
+        The logits of the row by a model that never saw it.
+    views : Tensor, shape (n, views, classes), float32, or None
+        The logits of the row's augmented copies by the same model.
+    places : dict
+        The number of the first row with each content.
+    """
+
+    content: Array
+    groups: Array | None
+    fold: Array
+    logits: Tensor
+    views: Tensor | None = None
+    places: dict[bytes, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        first: dict[bytes, int] = {}
+        for at, key in enumerate(as_keys(self.content)):
+            first.setdefault(key, at)
+        object.__setattr__(self, "places", first)
+
+    def copies_of(self, places: Array) -> Array:
+        """Return the numbers of all rows that have the content of a row at `places`."""
+        wanted = set(as_keys(self.content[places]))
+        return np.flatnonzero([key in wanted for key in as_keys(self.content)])
+
+    def without(self, rows: Array) -> Entries:
+        """Return the table's rows without those at `rows`."""
+        left = np.ones(len(self.fold), dtype=bool)
+        left[rows] = False
+        groups, there = None if self.groups is None else self.groups[left], torch.from_numpy(left)
+        views = None if self.views is None else self.views[there].clone()
+        return Entries(self.content[left], groups, self.fold[left], self.logits[there].clone(), views)
+
+    def joined(self, other: Entries) -> Entries:
+        """Return these rows, followed by the other ones."""
+        groups = None if self.groups is None or other.groups is None else np.concatenate([self.groups, other.groups])
+        return Entries(
+            np.concatenate([self.content, other.content]),
+            groups,
+            np.concatenate([self.fold, other.fold]),
+            torch.cat([self.logits, other.logits]),
+            None if self.views is None or other.views is None else torch.cat([self.views, other.views]),
+        )

@@ -1,4 +1,10 @@
-"""A table of references as a file: safetensors, readable by its owner alone, its key in a file of its own."""
+"""A table of references as a safetensors file, readable by its owner alone; its key lies in a file of its own.
+
+The tensors are ``content``, ``groups``, ``fold``, ``logits`` and ``views`` of `Entries`; ``taught.content``,
+``taught.groups`` and ``taught.fold``, the rows that kept fold models learnt; ``model.K/...``, the weights of fold model
+K; and ``curvature/...``. Everything else is JSON in the metadata (`_Header`). A file may come from anywhere, so all of
+it is checked before it is used, and no message repeats its content.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +12,15 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import safetensors
 import safetensors.torch
 import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor, nn
 
 from forsaken._files import write_atomically
@@ -22,23 +30,60 @@ from forsaken.errors import DataError, DataNotFoundError, ModelError, SettingsEr
 from forsaken.models.augment import AUGMENTATIONS, View
 from forsaken.models.logits import Forward, as_module
 from forsaken.references.curvature import Curvature
-from forsaken.references.fitting import Costs, Origin, Taught, Views, Weights
+from forsaken.references.fitting import Costs, FoldModels, Origin, UnbuiltModel, Views
 from forsaken.references.rows import CLAIMED, LEAST, WIDTH, Entries, checked_key
 from forsaken.types import Array
 
 if TYPE_CHECKING:
     from forsaken.references.table import References
 
-
 FORMAT, SCHEMA = "forsaken.references", 2
-_READ = (1, 2)  # schema 1 has no views, no curvature and no spread
-_LARGEST = 2**63 - 1  # of the numbers in a file
-_MODEL, _TAUGHT, _CURVATURE = "model", "taught.", "curvature/"
-_NAME = re.compile(rf"{_MODEL}\.(0|[1-9][0-9]{{0,8}})/.+", re.DOTALL)
+_MODEL, _LEARNT, _CURVATURE = "model", "taught.", "curvature/"
+_MODEL_TENSOR = re.compile(rf"{_MODEL}\.(0|[1-9][0-9]{{0,8}})/.+", re.DOTALL)
+
+_Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
+_Positive = Annotated[int, Field(ge=1, le=2**63 - 1)]
+_Number = Annotated[float, Field(ge=0, le=2**63 - 1)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class _Costs(_Part):
+    seconds: _Number
+    trainings: _Count
+
+
+class _Origin(_Part):
+    folds: _Count
+    by: Literal["row", "group", "claim"]
+    steps: _Count | None
+    seed: _Count
+    costs: _Costs
+
+
+class _Views(_Part):
+    count: _Positive
+    seed: _Count
+    name: str
+
+
+class _Header(_Part):
+    """The metadata of a table; files of schema 1 have no views, no curvature and no spread."""
+
+    version: Literal[1, 2] = Field(alias="schema")
+    origin: _Origin
+    forgotten: _Count
+    owed: _Count
+    models: _Count
+    views: _Views | None = None
+    curvature: dict[str, Any] | None = None
+    spread: _Number | None = None
 
 
 def save(table: References, path: Path) -> Path:
-    """Write a table, and its key where no file of that key is beside it yet."""
+    """Write a table, and its key beside it unless a file with that key is there."""
     beside = key_file(path)
     if os.path.lexists(beside):
         if read_record_key(beside) != table.key:
@@ -50,7 +95,32 @@ def save(table: References, path: Path) -> Path:
 
 def write_table(table: References, path: Path) -> Path:
     """Write a table without its key."""
-    return write_atomically(path, _content(table), private=True)
+    entries, kept, views = table.entries, table.fold_models, table.views
+    tensors = {"logits": entries.logits.contiguous(), **_row_tensors("", entries)}
+    if entries.views is not None:
+        tensors["views"] = entries.views.contiguous()
+    if kept is not None:
+        tensors |= _row_tensors(_LEARNT, kept)
+        for at, model in enumerate(kept.models):
+            state = model.state if isinstance(model, UnbuiltModel) else as_module(model).state_dict()
+            for name, value in state.items():
+                tensors[f"{_MODEL}.{at}/{name}"] = value.detach().cpu().contiguous().clone()
+    curvature = None
+    if table.curvature is not None:
+        parts, curvature = table.curvature.to_tensors()
+        tensors |= {f"{_CURVATURE}{name}": part for name, part in parts.items()}
+    header = {
+        "schema": SCHEMA,
+        "origin": asdict(table.origin),
+        "forgotten": table.forgotten,
+        "owed": table.owed,
+        "models": len(table.models),
+        "views": None if views is None else {"count": views.count, "seed": views.seed, "name": views.name},
+        "curvature": curvature,
+        "spread": table.spread,
+    }
+    content = safetensors.torch.save(tensors, metadata={"format": FORMAT, "about": json.dumps(header)})
+    return write_atomically(path, content, private=True)
 
 
 def load(
@@ -61,30 +131,31 @@ def load(
     forward: Forward | None,
     view: View | None,
 ) -> References:
-    """Read a table; nothing is unpickled."""
-    told, tensors = read_table(path)
+    """Read a table; see `References.load`."""
+    header, tensors = _read(path)
     secret = read_record_key(key_file(path)) if key is None else checked_key(key)
-    origin = Origin(**{**told["origin"], "costs": Costs(**told["origin"]["costs"])})
-    models = tuple(_model(build, at, tensors, path) for at in range(told["models"]))
-    entries = Entries(*_rows("", tensors), tensors["logits"], tensors.get("views"))
-    taught = Taught(*_rows(_TAUGHT, tensors)) if models else None
+    told = header.origin
+    models = tuple(_model(build, at, tensors, path) for at in range(header.models))
+    views = None
+    if header.views is not None:
+        name = header.views.name
+        views = Views(header.views.count, header.views.seed, name, AUGMENTATIONS.get(name, view))
     return kind(
-        entries,
+        Entries(*_row_arrays("", tensors), tensors["logits"], tensors.get("views")),
         secret,
-        origin,
-        models,
-        told["forgotten"],
-        told["owed"],
+        Origin(told.folds, told.by, told.steps, told.seed, Costs(told.costs.seconds, told.costs.trainings)),
+        FoldModels(models, *_row_arrays(_LEARNT, tensors)) if models else None,
+        header.forgotten,
+        header.owed,
         forward,
-        taught,
-        _views(told.get("views"), view),
-        None if told.get("curvature") is None else _curvature(told, tensors),
-        told.get("spread"),
+        views,
+        _curvature(header, tensors),
+        header.spread,
     )
 
 
-def read_table(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return what a file says about its table, and its tensors, checked."""
+def _read(path: Path) -> tuple[_Header, dict[str, Tensor]]:
+    """Return the header and the tensors of a file, checked."""
     try:
         with safetensors.safe_open(os.fspath(path), framework="pt") as file:
             about = file.metadata() or {}
@@ -98,161 +169,93 @@ def read_table(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if about.get("format") != FORMAT:
         raise DataError(f"{path} is a safetensors file but no table of references; check the path")
     try:
-        told = json.loads(about["about"])
-        _check(told, tensors)
-    except (LookupError, TypeError, ValueError, RecursionError) as error:
+        header = _Header.model_validate_json(about["about"])
+        _check(header, tensors)
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False, include_context=False)[0]
+        where = ".".join(str(part) for part in first["loc"])[:40]
+        raise DataError(f"{path} is damaged (header: {where}: {first['msg']}); restore it, or fit anew") from None
+    except (LookupError, ValueError) as error:
         raise DataError(f"{path} is damaged ({type(error).__name__}: {error}); restore it, or fit anew") from error
-    return told, tensors
+    return header, tensors
 
 
-def _content(table: References) -> bytes:
-    entries, origin = table.entries, table.origin
-    tensors = {
-        "content": torch.from_numpy(entries.content),
-        "fold": torch.from_numpy(entries.fold.astype(np.int32)),
-        "logits": entries.logits.contiguous(),
-    }
-    if entries.groups is not None:
-        tensors["groups"] = torch.from_numpy(entries.groups)
-    if table.models and table.taught is not None:
-        tensors[f"{_TAUGHT}content"] = torch.from_numpy(table.taught.content.copy())
-        tensors[f"{_TAUGHT}fold"] = torch.from_numpy(table.taught.fold.astype(np.int32))
-        if table.taught.groups is not None:
-            tensors[f"{_TAUGHT}groups"] = torch.from_numpy(table.taught.groups.copy())
-    for at, model in enumerate(table.models):
-        for name, value in _state(model).items():
-            tensors[f"{_MODEL}.{at}/{name}"] = value.detach().cpu().contiguous().clone()
-    if entries.views is not None:
-        tensors["views"] = entries.views.contiguous()
-    curvature = None
-    if table.curvature is not None:
-        parts, curvature = table.curvature.to_tensors()
-        tensors |= {f"{_CURVATURE}{name}": part for name, part in parts.items()}
-    views = table.views
-    costs = {"seconds": origin.costs.seconds, "trainings": origin.costs.trainings}
-    told = {
-        "schema": SCHEMA,
-        "origin": {"folds": origin.folds, "by": origin.by, "steps": origin.steps, "seed": origin.seed, "costs": costs},
-        "forgotten": table.forgotten,
-        "owed": table.owed,
-        "models": len(table.models),
-        "views": None if views is None else {"count": views.count, "seed": views.seed, "name": views.name},
-        "curvature": curvature,
-        "spread": table.spread,
-    }
-    return safetensors.torch.save(tensors, metadata={"format": FORMAT, "about": json.dumps(told)})
-
-
-def _check_told(told: Mapping[str, Any]) -> None:
-    if told["schema"] not in _READ:
-        raise ValueError(f"schema {str(told['schema'])[:20]!r}, this package reads {SCHEMA}")
-    spread = told.get("spread")
-    if spread is not None and (type(spread) is not float or not 0 <= spread <= _LARGEST):
-        raise ValueError("spread is no positive number")
-    origin = told["origin"]
-    if set(origin) != {"folds", "by", "steps", "seed", "costs"} or set(origin["costs"]) != {"seconds", "trainings"}:
-        raise ValueError("its origin is not told")
-    numbers = {name: told[name] for name in ("forgotten", "owed", "models")}
-    numbers |= {"folds": origin["folds"], "seed": origin["seed"], "trainings": origin["costs"]["trainings"]}
-    numbers |= {} if origin["steps"] is None else {"steps": origin["steps"]}
-    for name, value in numbers.items():
-        if type(value) is not int or not 0 <= value <= _LARGEST:
-            raise ValueError(f"{name} is no number from 0 to {_LARGEST}")
-    seconds = origin["costs"]["seconds"]
-    if type(seconds) not in (int, float) or not 0 <= seconds <= _LARGEST:
-        raise ValueError(f"seconds is no number from 0 to {_LARGEST}")
-    if origin["by"] not in ("row", "group", "claim"):
-        raise ValueError("what the folds were drawn by is not known")
-    if (origin["folds"] != 0) if origin["by"] == "claim" else (origin["folds"] < LEAST):
-        raise ValueError(f"{origin['folds']} folds, drawn by {origin['by']}")
-    if told["owed"] > (told["forgotten"] if told["models"] else 0):
+def _check(header: _Header, tensors: Mapping[str, Tensor]) -> None:
+    """Raise a `ValueError` or a `LookupError` unless header and tensors belong together."""
+    origin, models, views = header.origin, header.models, header.views
+    if (origin.folds != 0) if origin.by == "claim" else (origin.folds < LEAST):
+        raise ValueError(f"{origin.folds} folds, drawn by {origin.by}")
+    if header.owed > (header.forgotten if models else 0):
         raise ValueError("its models owe more than was forgotten")
-
-
-def _check(told: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    _check_told(told)
-    by, models = told["origin"]["by"], told["models"]
-    grouped, claimed = by == "group", by == "claim"
-    count = _check_rows("", tensors, grouped=grouped, folds=models or None, claims=claimed)
-    logits = tensors["logits"]
-    if logits.dim() != 2 or len(logits) != count or logits.shape[1] < 2 or logits.dtype != torch.float32:
-        raise ValueError(f"logits has shape {tuple(logits.shape)} of {logits.dtype}")
-    if not bool(torch.isfinite(logits).all()):
-        raise ValueError("logits that are not finite")
-    known = {"logits", *_names("", grouped=grouped)}
-    known |= {name for name in tensors if name.startswith(_CURVATURE)}
-    if told.get("curvature") is not None:
-        _curvature(told, tensors)
-    elif any(name.startswith(_CURVATURE) for name in tensors):
-        raise ValueError("it holds a curvature that it does not tell of")
-    views = _views(told.get("views"), None)
+    grouped = origin.by == "group"
+    known = {"logits", *_check_rows("", tensors, grouped, models or None, claims=origin.by == "claim")}
+    logits, count = tensors["logits"], len(tensors["fold"])
+    _check_logits("logits", logits, (count, max(2, logits.shape[-1] if logits.dim() else 0)))
     if views is not None:
         known.add("views")
-        said = tensors["views"]
-        if tuple(said.shape) != (count, views.count, logits.shape[1]) or said.dtype != torch.float32:
-            raise ValueError(f"views has shape {tuple(said.shape)} of {said.dtype}")
-        if not bool(torch.isfinite(said).all()):
-            raise ValueError("logits of views that are not finite")
+        _check_logits("views", tensors["views"], (count, views.count, logits.shape[1]))
     if models:
-        _check_rows(_TAUGHT, tensors, grouped=grouped, folds=models, claims=False)
-        known |= _names(_TAUGHT, grouped=grouped)
-    parts = [_NAME.fullmatch(name) for name in tensors if name not in known]
-    if None in parts:
+        known |= _check_rows(_LEARNT, tensors, grouped, models, claims=False)
+    if header.curvature is None and any(name.startswith(_CURVATURE) for name in tensors):
+        raise ValueError("it holds a curvature that its header lacks")
+    _curvature(header, tensors)
+    others = [name for name in tensors if name not in known and not name.startswith(_CURVATURE)]
+    numbers = {int(match[1]) for name in others if (match := _MODEL_TENSOR.fullmatch(name))}
+    if not all(_MODEL_TENSOR.fullmatch(name) for name in others):
         raise ValueError("it holds a tensor that is not known")
-    there = {int(part[1]) for part in parts if part is not None}
-    if len(there) != models or max(there, default=-1) >= models:
-        raise ValueError(f"it holds {len(there)} models, but tells of {models}")
+    if len(numbers) != models or max(numbers, default=-1) >= models:
+        raise ValueError(f"it holds {len(numbers)} models, but its header names {models}")
 
 
-def _curvature(told: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Curvature:
-    own = {name.removeprefix(_CURVATURE): part for name, part in tensors.items() if name.startswith(_CURVATURE)}
-    return Curvature.from_tensors(own, told["curvature"])
-
-
-def _views(told: Mapping[str, Any] | None, view: View | None) -> Views | None:
-    if told is None:
-        return None
-    count, seed, name = told["count"], told["seed"], told["name"]
-    if any(type(number) is not int or not 0 <= number <= _LARGEST for number in (count, seed)) or not count:
-        raise ValueError("what is told of its views is no number")
-    return Views(count, seed, str(name), AUGMENTATIONS.get(name, view))
-
-
-def _check_rows(start: str, tensors: Mapping[str, Tensor], *, grouped: bool, folds: int | None, claims: bool) -> int:
-    fold = tensors[f"{start}fold"]
+def _check_rows(
+    prefix: str, tensors: Mapping[str, Tensor], grouped: bool, folds: int | None, *, claims: bool
+) -> set[str]:
+    """Check the hashes and folds of rows, and return the names of their tensors."""
+    fold = tensors[f"{prefix}fold"]
     if fold.dim() != 1 or fold.dtype != torch.int32:
-        raise ValueError(f"{start}fold has shape {tuple(fold.shape)} of {fold.dtype}")
-    for name in _names(start, grouped=grouped) - {f"{start}fold"}:
-        part = tensors[name]
-        if tuple(part.shape) != (len(fold), WIDTH) or part.dtype != torch.uint8:
-            raise ValueError(f"{name} has shape {tuple(part.shape)} of {part.dtype}")
+        raise ValueError(f"{prefix}fold has shape {tuple(fold.shape)} of {fold.dtype}")
+    hashes = {f"{prefix}content", f"{prefix}groups"} if grouped else {f"{prefix}content"}
+    for name in hashes:
+        if tuple(tensors[name].shape) != (len(fold), WIDTH) or tensors[name].dtype != torch.uint8:
+            raise ValueError(f"{name} has shape {tuple(tensors[name].shape)} of {tensors[name].dtype}")
     low = CLAIMED if claims and folds is None else 0
     if len(fold) and (int(fold.min()) < low or (folds is not None and int(fold.max()) >= folds)):
-        raise ValueError(f"{start}fold has numbers of no fold")
-    return len(fold)
+        raise ValueError(f"{prefix}fold has numbers of no fold")
+    return {f"{prefix}fold", *hashes}
 
 
-def _names(start: str, *, grouped: bool) -> set[str]:
-    return {f"{start}{name}" for name in ("content", "fold", *(("groups",) if grouped else ()))}
+def _check_logits(name: str, logits: Tensor, shape: tuple[int, ...]) -> None:
+    if tuple(logits.shape) != shape or logits.dtype != torch.float32:
+        raise ValueError(f"{name} has shape {tuple(logits.shape)} of {logits.dtype}")
+    if not bool(torch.isfinite(logits).all()):
+        raise ValueError(f"{name} are not finite")
 
 
-def _rows(start: str, tensors: Mapping[str, Tensor]) -> tuple[Array, Array | None, Array]:
-    groups = tensors.get(f"{start}groups")
-    fold = tensors[f"{start}fold"].numpy().astype(np.int64)
-    return tensors[f"{start}content"].numpy(), None if groups is None else groups.numpy(), fold
+def _row_tensors(prefix: str, rows: Entries | FoldModels) -> dict[str, Tensor]:
+    parts = {"content": rows.content, "fold": rows.fold.astype(np.int32), "groups": rows.groups}
+    return {f"{prefix}{name}": torch.from_numpy(part.copy()) for name, part in parts.items() if part is not None}
 
 
-def _state(model: object) -> Mapping[str, Tensor]:
-    return model.state if isinstance(model, Weights) else as_module(model).state_dict()
+def _row_arrays(prefix: str, tensors: Mapping[str, Tensor]) -> tuple[Array, Array | None, Array]:
+    groups = tensors.get(f"{prefix}groups")
+    fold = tensors[f"{prefix}fold"].numpy().astype(np.int64)
+    return tensors[f"{prefix}content"].numpy(), None if groups is None else groups.numpy(), fold
+
+
+def _curvature(header: _Header, tensors: Mapping[str, Tensor]) -> Curvature | None:
+    if header.curvature is None:
+        return None
+    own = {name.removeprefix(_CURVATURE): part for name, part in tensors.items() if name.startswith(_CURVATURE)}
+    return Curvature.from_tensors(own, header.curvature)
 
 
 def _model(
     build: Callable[[], nn.Module] | None, at: int, tensors: Mapping[str, Tensor], path: Path
-) -> nn.Module | Weights:
+) -> nn.Module | UnbuiltModel:
     start = f"{_MODEL}.{at}/"
     state = {name.removeprefix(start): value for name, value in tensors.items() if name.startswith(start)}
     if build is None:
-        return Weights(state)
+        return UnbuiltModel(state)
     with torch_seed(0):
         network = as_module(build())
     try:

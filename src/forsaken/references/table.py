@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,12 +27,11 @@ from forsaken.references.curvature import Curvature
 from forsaken.references.fitting import (
     Costs,
     CrossFit,
+    FoldModels,
     Origin,
-    Taught,
     Train,
     Views,
     asked_views,
-    built,
     checked_steps,
     key_in,
     trained_on,
@@ -39,235 +39,51 @@ from forsaken.references.fitting import (
 from forsaken.references.rows import CLAIMED, Entries, as_keys, checked_key, deal, group_hashes, row_hashes, units
 from forsaken.types import Array, Progress
 
-
-def in_order(data: object, name: str, what: str) -> None:
-    """Refuse a loader that shuffles, where something goes by the order of its samples."""
-    if isinstance(data, DataLoader) and not isinstance(data.sampler, SequentialSampler):
-        raise InputError(
-            f"{what} of {name}, but its loader shuffles, so that rows would be taken for others; give a loader with "
-            "shuffle=False, or a Dataset"
-        )
-
-
-def as_given(logits: object, count: int) -> Tensor:
-    """Return logits that were handed in for `count` samples, checked; one column z is the classes (-z/2, z/2)."""
-    try:
-        raw = torch.as_tensor(logits).detach().cpu()
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(f"logits is of type {type(logits).__name__}, expected an array (rows, classes)") from error
-    if raw.is_complex():
-        raise InputError(f"logits has dtype {raw.dtype}, expected real numbers; take their real part")
-    found = raw.float()
-    if found.dim() == 1:
-        found = found.unsqueeze(1)
-    if found.dim() == 2 and found.shape[1] == 1:
-        found = torch.cat([-found / 2, found / 2], dim=1)
-    if found.dim() != 2 or len(found) != count or found.shape[1] == 0:
-        raise InputError(f"logits has shape {tuple(found.shape)}, expected ({count}, classes): one row a sample")
-    if not bool(torch.isfinite(found).all()):
-        raise InputError("logits holds NaN or infinite values; give finite ones")
-    return found
-
-
-def answers(
-    models: Sequence[Any], samples: Samples, held_out: Sequence[Sequence[int]], forward: Forward | None
-) -> tuple[list[int], Tensor]:
-    """Return the rows that some model is said never to have seen, and what the last such model says about each."""
-    if len(models) != len(held_out):
-        raise InputError(f"{len(models)} models but {len(held_out)} sets of held-out rows; give one for each model")
-    found: dict[int, Tensor] = {}
-    for model, rows in zip(models, held_out, strict=True):
-        at = _row_numbers(rows)
-        if at.size and (at.min() < 0 or at.max() >= len(samples)):
-            raise InputError(f"held-out rows reach from {at.min()} to {at.max()}, expected 0 to {len(samples) - 1}")
-        if at.size:
-            said = predict_logits(model, samples.rows(at), forward=forward).float()
-            found |= dict(zip(at.tolist(), said, strict=True))
-    if not found:
-        raise InputError("no model is said to have held out any row; name some in held_out")
-    if len({len(row) for row in found.values()}) > 1:
-        raise ModelError("the models tell different numbers of classes apart; give models of one task")
-    order = sorted(found)
-    return order, torch.stack([found[at] for at in order])
-
-
-def _row_numbers(rows: Sequence[int]) -> np.ndarray[Any, Any]:
-    found = np.asarray(rows)
-    if found.size and (found.ndim != 1 or found.dtype.kind not in "iu"):
-        raise InputError(
-            f"a set of held-out rows is an array of {found.dtype} with {found.ndim} axes, expected row numbers; turn a "
-            "mask into numbers with np.flatnonzero(mask)"
-        )
-    return found.astype(np.int64).reshape(-1)
-
-
-def _extend(
-    table: References,
-    data: object,
-    groups: Sequence[Any] | None,
-    *,
-    train: Training | Train | None,
-    old: object,
-    steps: int | None,
-    seed: int,
-    progress: Progress,
-) -> None:
-    """Add rows to a table; see `References.extend`."""
-    start, count = checked_seed(seed), checked_steps(steps)
-    if groups is not None:
-        in_order(data, "data", "groups follow the order")
-    samples = Samples.read(data, "data", seed=start)
-    if (groups is None) != (table.entries.groups is None):
-        wanted = "no groups" if table.entries.groups is None else "groups, as it was made with them"
-        raise InputError(f"the table has {wanted}; give groups= accordingly")
-    content = row_hashes(samples, table.key)
-    names = None if groups is None else group_hashes(groups, table.key)
-    if names is not None and len(names) != len(samples):
-        raise InputError(f"groups names the group of {len(names)} rows, but there are {len(samples)}; give one a row")
-    new = np.flatnonzero([key not in table.entries.places for key in as_keys(content)])
-    if not len(new):
-        return
-    samples, content = samples.rows(new), content[new]
-    names = None if names is None else names[new]
-    if table.models and table.taught is not None:
-        fold = table.taught.fold_for(content, names, table.entries, len(table.models))
-        logits, views = asked(table, samples, fold)
-    else:
-        logits, views, seconds = trained(
-            table, samples, names, train=train, old=old, steps=count, seed=start, progress=progress
-        )
-        fold = np.full(len(samples), max(0, int(table.entries.fold.max(initial=-1)) + 1))
-        table.origin = replace(table.origin, costs=table.origin.costs.plus(seconds))
-    table.entries = table.entries.joined(Entries(content, names, fold, logits, views))
-    table.curvature = None  # the model has learnt rows that it does not know of
-
-
-def asked(table: References, new: Samples, fold: Array) -> tuple[Tensor, Tensor | None]:
-    """Return what the kept model of each new row's fold says about it and about its views."""
-    logits = torch.empty(len(new), table.classes)
-    views = None if table.views is None else torch.empty(len(new), table.views.count, table.classes)
-    for at, model in enumerate(built(table.models)):
-        rows = np.flatnonzero(fold == at)
-        if len(rows):
-            said = predict_logits(model, Samples(new.rows(rows).inputs), forward=table.forward)
-            logits[torch.from_numpy(rows)] = said.float()
-            if views is not None and table.views is not None:
-                unseen = Samples(new.rows(rows).inputs)
-                views[torch.from_numpy(rows)] = asked_views(model, unseen, table.views, table.forward)
-    return logits, views
-
-
-def trained(
-    table: References,
-    new: Samples,
-    groups: Array | None,
-    *,
-    train: Training | Train | None,
-    old: object,
-    steps: int | None,
-    seed: int,
-    progress: Progress,
-) -> tuple[Tensor, Tensor | None, float]:
-    """Return what a model says about the new rows and their views that was trained on the old ones, and its seconds.
-
-    Old rows of groups that a new row belongs to are left out of the training, and so are those which copies tie to
-    them.
-    """
-    if train is None or old is None:
-        raise SettingsError(
-            "the table keeps no models (keep_models=True does), so that one must be trained without the new rows; "
-            "give train= and old=, all the rows that the table was made from"
-        )
-    if not isinstance(train, Training):
-        in_order(old, "old", "a function's rows follow the order")
-    before = Samples.read(old, "old", seed=seed)
-    keys, known = as_keys(row_hashes(before, table.key)), table.entries.places
-    strange = [at for at, key in enumerate(keys) if key not in known]
-    if strange:
-        raise InputError(
-            f"{len(strange)} of {len(keys)} rows of old are not in the table (first: row {strange[0]}); leave out what "
-            "was forgotten"
-        )
-    barred = np.zeros(len(keys), dtype=bool)
-    if groups is not None and table.entries.groups is not None:
-        near = _near(table.entries, groups)
-        barred = np.array([key in near for key in keys], dtype=bool)
-    if barred.all():
-        raise InputError("every row of old belongs to a group of the new rows, so that none is left to train on")
-    start = time.perf_counter()
-    model = trained_on(
-        train,
-        before,
-        np.flatnonzero(~barred),
-        steps=steps or table.origin.steps,
-        seed=seed,
-        forward=table.forward,
-        progress=progress,
-        stage="train a model without the new rows",
-    )
-    seconds = time.perf_counter() - start
-    logits = predict_logits(model, Samples(new.inputs), forward=table.forward).float()
-    if logits.shape[1] != table.classes:
-        raise ModelError(f"the new model tells {logits.shape[1]} classes apart, the table has {table.classes}")
-    views = None if table.views is None else asked_views(model, Samples(new.inputs), table.views, table.forward)
-    return logits, views, seconds
-
-
-def _near(table: Entries, groups: Array) -> set[bytes]:
-    """Return the content of the table's rows that belong to these groups, directly or by way of copies."""
-    if table.groups is None:
-        return set()
-    own, names = as_keys(table.content), as_keys(table.groups)
-    unit = units(own, names)
-    wanted = set(as_keys(groups))
-    found = {at for at, name in zip(unit.tolist(), names, strict=True) if name in wanted}
-    return {key for at, key in zip(unit.tolist(), own, strict=True) if at in found}
-
-
 Unlearn: TypeAlias = Callable[[Any, Samples, Tensor], Any]
-"""Makes a kept model forget: ``(model, samples, their out-of-fold logits) -> model``."""
+"""Makes a fold model forget: ``(model, samples, their out-of-fold logits) -> model``."""
 
 
 @dataclass(slots=True, repr=False, eq=False)
 class References:
     """A table of out-of-fold logits, made once, which serves every later request to forget. See `fit`.
 
-    Rows are known by a hash under `key`; the table holds neither samples nor labels. A row's own logits carry no trace
-    of whether it was trained on, but a trace of the other rows: keep the table as the training data are kept.
+    The table recognises rows by a hash under `key`; it holds neither samples nor labels. A row's own logits carry no
+    trace of whether the row was trained on, but they carry traces of the other rows: protect the table as you protect
+    the training data.
 
     Attributes
     ----------
     entries : Entries
         Hashes, folds and logits, row by row.
     key : bytes
-        The secret behind the hashes.
+        The secret that keys the hashes.
     origin : Origin
-        How it came about.
-    models : tuple
-        The models of the folds, where they were kept.
+        How the table was made.
+    fold_models : FoldModels or None
+        The models of the folds and the hashes of the rows they learnt, where they were kept.
     forgotten : int
         How many rows were taken out so far.
     owed : int
-        Of these, how many the kept models still remember.
-    taught : Taught or None
-        The hashes of all rows that the kept models learnt, for as long as they are kept.
+        How many of these rows the fold models still remember.
+    forward : callable or None
+        How to call the models; see `forsaken.unlearn`.
     views : Views or None
-        Which augmented copies of each row the models were asked about too.
+        The augmented copies of each row that the fold models were asked about too.
     curvature : Curvature or None
-        Of the model that was handed to `fit`: what holds everything else in place while it forgets.
+        Of the model that was given to `fit`: it keeps that model's other answers in place while it forgets.
     spread : float or None
-        By how much two models that never saw a sample differ on it: the root mean square distance between the centred
-        logits of the model handed to `fit` and of the folds' models on unseen samples, as a share of these logits'.
+        How far two models that never saw a sample differ on it: the root mean square distance, on unseen samples,
+        between the centred logits of the model given to `fit` and those of the fold models, divided by the root mean
+        square of the latter.
     """
 
     entries: Entries
     key: bytes = field(repr=False)
     origin: Origin
-    models: tuple[Any, ...] = ()
+    fold_models: FoldModels | None = None
     forgotten: int = 0
     owed: int = 0
     forward: Forward | None = None
-    taught: Taught | None = None
     views: Views | None = None
     curvature: Curvature | None = None
     spread: float | None = None
@@ -294,50 +110,50 @@ class References:
         folder: str | os.PathLike[str] | None = None,
         progress: bool | Progress = False,
     ) -> References:
-        """Train one model for each fold without it, and note what it says about the fold's rows.
+        """Train one model for each fold on all other folds, and record its logits of the fold's rows.
 
         Parameters
         ----------
         train : callable or Training
             ``train(rows, steps, seed)`` returns a model like the target, trained on these rows of `data`; or how the
-            target was trained, ``forsaken.Training(build, recipe)``: then networks are trained many at a time.
+            target was trained, ``forsaken.Training(build, recipe)``, whose networks are trained many at a time.
         data : inputs, or pair (inputs, labels)
-            Everything that the target was trained on, in the form in which it will be asked to forget.
+            Everything that the target was trained on, in the form in which samples will be given to be forgotten.
         folds : int
-            K, how many models are trained, each without 1/K of the data.
+            K, the number of models; each is trained without 1/K of the data.
         groups : sequence, optional
-            Whose each row is (a person, a source), as names or numbers: rows of one group share a fold. Without it
-            every row is on its own; rows of equal content always share a fold.
+            To whom each row belongs (a person, a source), as names or numbers: rows of one group share a fold. Rows of
+            equal content always share a fold.
         steps : int, optional
-            How many steps each training takes. Give the target's: with fewer, models are less confident than the
-            target is. A `Training` takes the target's by itself.
+            The steps of each training. Give the target's: models that take fewer are less confident than the target.
+            A `Training` takes the target's number by itself.
         seed : int
             Decides the folds and the trainings. It must differ from the target's own.
         model : Module or estimator, optional
             The trained model that requests will be about. Its curvature over the training data is measured in one pass
-            and kept in the table: with it a request passes the forgotten samples alone, and damages less.
+            and kept in the table: a request then passes only the forgotten samples, and does less damage.
         views : int
-            How many augmented copies of each row the models are asked about as well, so that a request forgets the
-            neighbourhood of a row and not the row alone. Give some (3) where the model was trained with augmentation.
+            How many augmented copies of each row the models are asked about as well, so that a request forgets a row
+            together with its neighbourhood. Give some (3) where the model was trained with augmentation.
         view : callable or str, optional
-            What an augmented copy is: ``view(inputs, generator)`` draws from `generator` alone, or a name of
+            How an augmented copy is made: ``view(inputs, generator)``, which draws from `generator` alone, or a name of
             `forsaken.models.augment`. By default the augmentation of the training's recipe.
         unseen : inputs, optional
-            Samples of the task that neither `model` nor these trainings saw: on them `spread` is measured, which tells
-            a request when it is near enough.
+            Samples of the task that neither `model` nor these trainings saw. `spread` is measured on them, which tells
+            a request when its result is near enough.
         keep_models : bool
-            Keep the models for `extend`. They remember rows, and must forget too.
+            Keep the fold models for `extend`. They remember rows, and must forget too.
         key : bytes, optional
-            32 bytes behind the hashes of rows; new ones by default.
+            The 32 bytes that key the hashes of rows; new ones by default.
         forward : callable, optional
             See `forsaken.unlearn`.
         engine, workers
             "local", "ray" or "ray://host:port": see the guide.
         folder : path, optional
-            Where finished folds are kept until all are done, so that a fit that was killed goes on (with
+            Where finished folds are stored until all are done, so that a fit that was killed can be continued (with
             `keep_models` it begins anew). Of functions only the names are known: remove the folder when you change one.
         progress : bool or callable
-            Show a bar, or tell a function of each `Tick`.
+            Show a bar, or call a function with each `Tick`.
 
         Examples
         --------
@@ -354,56 +170,55 @@ class References:
         place = None if folder is None else Path(folder)
         secret = checked_key(key) if key is not None or place is None or keep_models else key_in(place)
         if groups is not None or not isinstance(train, Training):
-            in_order(data, "data", "rows and groups follow the order")
+            _check_order(data, "data", "rows and groups follow the order")
         samples = Samples.read(data, "data", seed=start)
         others = None if unseen is None else Samples.read(unseen, "unseen", labels=False)
         if others is not None and model is None:
             raise SettingsError("unseen= is there to compare a model with; give model= too")
-        own = train.recipe.augmentation if isinstance(train, Training) else None
-        plan_of_views = Views.of(views, own if view is None else view, start)
+        own_view = train.recipe.augmentation if isinstance(train, Training) else None
+        viewed = Views.of(views, own_view if view is None else view, start)
         curvature = None if model is None else Curvature.fit(model, samples, forward=forward, progress=progress)
         content = row_hashes(samples, secret)
         names = None if groups is None else group_hashes(groups, secret)
         fold = deal(as_keys(content), None if names is None else as_keys(names), folds=folds, seed=start)
-        plan = CrossFit(train, samples, fold, steps, start, forward, keep_models, place, secret, plan_of_views, others)
+        plan = CrossFit(train, samples, fold, steps, start, forward, keep_models, place, secret, viewed, others)
         with reporter(progress) as report:
             done = plan.run(engine=engine, workers=workers, progress=report)
         classes = done[0].logits.shape[1]
         logits = torch.empty(len(samples), classes)
-        seen = None if plan_of_views is None else torch.empty(len(samples), plan_of_views.count, classes)
+        of_views = None if viewed is None else torch.empty(len(samples), viewed.count, classes)
         for at, each in enumerate(done):
             rows = torch.from_numpy(plan.rows_of(at)[1])
             logits[rows] = each.logits
-            if seen is not None and each.views is not None:
-                seen[rows] = each.views
+            if of_views is not None and each.views is not None:
+                of_views[rows] = each.views
         spread = None
         if others is not None:
             spread = spread_of(predict_logits(model, others, forward=forward), [each.unseen for each in done])
         costs = Costs(sum(each.seconds for each in done), len(done))
-        origin = Origin(folds, "row" if groups is None else "group", plan.steps_each, start, costs)
-        models = tuple(each.model for each in done) if keep_models else ()
-        taught = Taught(content, names, fold) if keep_models else None
+        kept = FoldModels(tuple(each.model for each in done), content, names, fold) if keep_models else None
         return cls(
-            Entries(content, names, fold, logits, seen),
+            Entries(content, names, fold, logits, of_views),
             secret,
-            origin,
-            models,
+            Origin(folds, "row" if groups is None else "group", plan.steps_each, start, costs),
+            kept,
             forward=forward,
-            taught=taught,
-            views=plan_of_views,
+            views=viewed,
             curvature=curvature,
             spread=spread,
         )
 
     @classmethod
     def claimed(cls, data: object, logits: object, *, key: bytes | None = None) -> References:
-        """Return a table of logits (rows x classes) that somebody hands in; that no row was seen is their word."""
+        """Return a table of logits (rows x classes) that you hand in.
+
+        Nothing proves here that the rows were held out: results name such rows as claimed.
+        """
         secret = checked_key(key)
-        in_order(data, "data", "logits follow the order")
+        _check_order(data, "data", "logits follow the order")
         samples = Samples.read(data, "data", labels=False)
-        entries = Entries(
-            row_hashes(samples, secret), None, np.full(len(samples), CLAIMED), as_given(logits, len(samples))
-        )
+        content, fold = row_hashes(samples, secret), np.full(len(samples), CLAIMED)
+        entries = Entries(content, None, fold, _given_logits(logits, len(samples)))
         return cls(entries, secret, Origin(0, "claim", None, 0, Costs(0.0, 0)))
 
     @classmethod
@@ -416,14 +231,29 @@ class References:
         key: bytes | None = None,
         forward: Forward | None = None,
     ) -> References:
-        """Return a table from models that somebody hands in, with the rows that each is said never to have seen."""
-        in_order(data, "data", "held-out rows follow the order")
+        """Return a table from models that you hand in, with the numbers of the rows that each of them never saw.
+
+        The last model that held out a row gives its logits. As in `claimed`, nothing proves that it was held out.
+        """
+        _check_order(data, "data", "held-out rows follow the order")
         samples = Samples.read(data, "data", labels=False)
-        rows, logits = answers(models, samples, held_out, forward)
-        return cls.claimed(samples.rows(rows), logits, key=key)
+        if len(models) != len(held_out):
+            raise InputError(f"{len(models)} models but {len(held_out)} sets of held-out rows; give one for each model")
+        found: dict[int, Tensor] = {}
+        for model, given in zip(models, held_out, strict=True):
+            rows = _row_numbers(given, len(samples))
+            if rows.size:
+                said = predict_logits(model, samples.rows(rows), forward=forward).float()
+                found |= dict(zip(rows.tolist(), said, strict=True))
+        if not found:
+            raise InputError("no model is said to have held out any row; name some in held_out")
+        if len({len(row) for row in found.values()}) > 1:
+            raise ModelError("the models tell different numbers of classes apart; give models of one task")
+        order = sorted(found)
+        return cls.claimed(samples.rows(order), torch.stack([found[at] for at in order]), key=key)
 
     def logits(self, x: object) -> Tensor:
-        """Return the out-of-fold logits of samples; a row that cannot be proved to have been held out is refused."""
+        """Return the out-of-fold logits of samples; a sample that is not in the table raises a `NotHeldOutError`."""
         return self.entries.logits[self._places(Samples.read(x, "x", labels=False))]
 
     def views_of(self, x: object) -> tuple[Samples, Tensor] | None:
@@ -438,41 +268,45 @@ class References:
         return self.views(samples), said.transpose(0, 1).reshape(-1, said.shape[2])
 
     def claimed_among(self, x: object) -> int:
-        """Return for how many of these samples the logits are somebody's word."""
+        """Return for how many of these samples the logits were handed in."""
         return int((self.entries.fold[self._places(Samples.read(x, "x", labels=False))] == CLAIMED).sum())
 
     def forget(
         self, rows: object, unlearn: Unlearn | None = None, *, before: object = None, after: object = None
     ) -> References:
-        """Take samples out of the table, copies included, and return it.
+        """Take samples and their copies out of the table, and return it.
 
         Parameters
         ----------
         rows : inputs
-            What was forgotten; each must be in the table.
+            The forgotten samples; each must be in the table.
         unlearn : callable, optional
-            Makes each kept model that learnt some of them forget those. Without it `owed` counts them. As long as
-            models are kept, their keyed hashes stay behind: the models are never asked about what they learnt.
+            Makes each fold model forget those of the samples that it learnt. Without it `owed` counts them. As long as
+            fold models are kept, the keyed hashes of the samples stay with them, so that no model is asked about a row
+            that it learnt.
         before, after : Module or estimator, optional
-            The model as it was and as it is now that it has forgotten them: the samples' share leaves the curvature,
-            which then belongs to `after`. Without them the curvature is dropped, since it holds their share.
+            The target before and after it forgot the samples: their share is subtracted from the curvature, which then
+            belongs to `after`. Without both models the curvature is dropped, since it holds their share.
         """
         samples = Samples.read(rows, "rows", labels=False)
         places = self._places(samples)
-        if self.taught is not None and unlearn is not None:
-            self.models = tuple(
-                self._forgetful(at, model, samples, places, unlearn) for at, model in enumerate(built(self.models))
-            )
-        if self.curvature is not None:
-            known = before is not None and after is not None
-            # each content as often as the table has it, however often it was handed in
-            copies = np.bincount(self._places_of_copies(places), minlength=len(self))
-            first = {int(place): at for at, place in reversed(list(enumerate(places)))}
-            leaving = samples.rows([at for place, at in first.items() for _ in range(int(copies[place]))])
-            self.curvature = self.curvature.without(before, after, leaving, forward=self.forward) if known else None
         gone = self.entries.copies_of(places)
-        if self.taught is not None and unlearn is None:
-            self.owed += int(self.taught.learnt(self.entries.content[gone]).sum())
+        kept, owed, curvature = self.fold_models, self.owed, self.curvature
+        if kept is not None and unlearn is not None:
+            models = [self._unlearnt(kept, at, samples, places, unlearn) for at in range(len(kept.models))]
+            kept = replace(kept, models=tuple(models))
+        elif kept is not None:
+            owed += int(kept.learnt(self.entries.content[gone]).sum())
+        if curvature is not None and (before is None or after is None):
+            curvature = None
+        elif curvature is not None:
+            # Each content is subtracted as often as the table has it, however often it was handed in.
+            copies = Counter(self.entries.places[key] for key in as_keys(self.entries.content[gone]))
+            first = {int(place): at for at, place in reversed(list(enumerate(places)))}
+            leaving = samples.rows([at for place, at in first.items() for _ in range(copies[place])])
+            curvature = curvature.without(before, after, leaving, forward=self.forward)
+        # Nothing is changed before this point, so a request that fails leaves the table as it was.
+        self.fold_models, self.owed, self.curvature = kept, owed, curvature
         self.entries = self.entries.without(gone)
         self.forgotten += len(gone)
         return self
@@ -488,32 +322,75 @@ class References:
         seed: int = 1,
         progress: bool | Progress = False,
     ) -> References:
-        """Add rows that the target learnt after the table was made, and return it.
+        """Add rows that the target learnt after the table was made, and return the table.
 
-        With kept models this costs one pass: each row is asked of the model of its group's fold (its own, where it
-        was forgotten and comes back), or of the smallest fold. Without them one model is trained on the old rows, apart
-        from those of groups that the new rows belong to, and asked about all new ones: one training. Rows that are in
-        the table already stay as they are.
+        With fold models this costs one pass: each row is given to the model of its group's fold (of its own fold, where
+        the row was forgotten and comes back), or else of the smallest fold. Without them one model is trained on the
+        old rows, except those whose group a new row belongs to, and gives the logits of all new rows. Rows that are in
+        the table already stay as they are. The curvature is dropped: the target has learnt rows that it lacks.
 
         Parameters
         ----------
         data, groups
             The new rows, as in `fit`; groups are given exactly where the table has them.
         train, old, steps, seed
-            Without kept models: how to train, as in `fit` (a function's rows count in `old`), and all the rows that
-            the table was made from, as far as they were not forgotten.
+            Without fold models: how to train, as in `fit` (a function's rows are row numbers in `old`), and all rows
+            that the table was made from, apart from forgotten ones.
+        progress : bool or callable
+            Show a bar, or call a function with each `Tick`.
         """
-        with reporter(progress) as report:
-            _extend(self, data, groups, train=train, old=old, steps=steps, seed=seed, progress=report)
+        start, count = checked_seed(seed), checked_steps(steps)
+        if groups is not None:
+            _check_order(data, "data", "groups follow the order")
+        samples = Samples.read(data, "data", seed=start)
+        if (groups is None) != (self.entries.groups is None):
+            wanted = "no groups" if self.entries.groups is None else "groups, as it was made with them"
+            raise InputError(f"the table has {wanted}; give groups= accordingly")
+        content = row_hashes(samples, self.key)
+        names = None if groups is None else group_hashes(groups, self.key)
+        if names is not None and len(names) != len(samples):
+            raise InputError(
+                f"groups names the group of {len(names)} rows, but there are {len(samples)}; give one a row"
+            )
+        new = np.flatnonzero([key not in self.entries.places for key in as_keys(content)])
+        if not len(new):
+            return self
+        inputs, content = Samples(samples.rows(new).inputs), content[new]
+        names = None if names is None else names[new]
+        origin = self.origin
+        if self.fold_models is not None:
+            fold = self.fold_models.fold_for(content, names, self.entries)
+            asked = [(model, np.flatnonzero(fold == at)) for at, model in enumerate(self.fold_models.built)]
+        else:
+            began = time.perf_counter()
+            with reporter(progress) as report:
+                model = self._trained_on_old(names, train, old, count, start, report)
+            origin = replace(origin, costs=origin.costs.plus(time.perf_counter() - began))
+            fold = np.full(len(new), max(0, int(self.entries.fold.max(initial=-1)) + 1))
+            asked = [(model, np.arange(len(new)))]
+        logits = torch.empty(len(new), self.classes)
+        views = None if self.views is None else torch.empty(len(new), self.views.count, self.classes)
+        for model, rows in asked:
+            if not len(rows):
+                continue
+            part = inputs.rows(rows)
+            said = predict_logits(model, part, forward=self.forward).float()
+            if said.shape[1] != self.classes:
+                raise ModelError(f"the new model tells {said.shape[1]} classes apart, the table has {self.classes}")
+            logits[torch.from_numpy(rows)] = said
+            if views is not None and self.views is not None:
+                views[torch.from_numpy(rows)] = asked_views(model, part, self.views, self.forward)
+        self.entries = self.entries.joined(Entries(content, names, fold, logits, views))
+        self.origin, self.curvature = origin, None
         return self
 
     def drop_models(self) -> References:
-        """Drop the kept models, and with them what they owe; `extend` then trains one."""
-        self.models, self.owed, self.taught = (), 0, None
+        """Drop the fold models, and with them the count of what they still remember; `extend` then trains a model."""
+        self.fold_models, self.owed = None, 0
         return self
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the table, and its key beside it (`path`.key) unless a file of that key is there; both private."""
+        """Write the table, and its key into the file `path`.key unless that holds it; only the owner may read them."""
         return store.save(self, Path(path))
 
     @classmethod
@@ -528,11 +405,25 @@ class References:
     ) -> References:
         """Read a table that `save` wrote; nothing is unpickled.
 
-        `key` is by default what is in the file `path`.key; `build` returns a network for the weights of kept models:
-        without it they can be saved again and dropped, and nothing else. `view` is the function that made the views,
-        where that was one of your own.
+        Parameters
+        ----------
+        path : path
+            The table's file.
+        key : bytes, optional
+            The table's key; by default the content of the file `path`.key.
+        build : callable, optional
+            Returns a network for the weights of kept fold models. Without it they can only be saved again or dropped.
+        forward : callable, optional
+            How to call the fold models; see `forsaken.unlearn`.
+        view : callable, optional
+            The function that made the views, where it was one of your own.
         """
         return store.load(cls, Path(path), key, build, forward, view)
+
+    @property
+    def models(self) -> tuple[Any, ...]:
+        """The models of the folds, where they were kept."""
+        return () if self.fold_models is None else self.fold_models.models
 
     @property
     def classes(self) -> int:
@@ -541,11 +432,11 @@ class References:
 
     @property
     def claims(self) -> int:
-        """How many rows are somebody's word."""
+        """For how many rows the logits were handed in."""
         return int((self.entries.fold == CLAIMED).sum())
 
     def about(self) -> dict[str, Any]:
-        """Return what there is to know about the table, ready for JSON; nothing of it tells a row."""
+        """Return counts, settings and costs of the table, ready for JSON; nothing in it describes a row."""
         origin, costs = self.origin, self.origin.costs
         return {
             "rows": len(self),
@@ -570,6 +461,7 @@ class References:
         return f"References({len(self)} rows, {self.classes} classes, {by}, {len(self.models)} models kept)"
 
     def _places(self, samples: Samples) -> Array:
+        """Return the row of the table for each sample, or raise a `NotHeldOutError`."""
         known, keys = self.entries.places, as_keys(row_hashes(samples, self.key))
         missing = [at for at, key in enumerate(keys) if key not in known]
         if missing:
@@ -582,29 +474,71 @@ class References:
             )
         return np.array([known[key] for key in keys], dtype=np.int64)
 
-    def _places_of_copies(self, places: Array) -> Array:
-        """Return, for every row of the table that has the content of one at `places`, the first row that has it."""
-        gone = self.entries.copies_of(places)
-        return np.array([self.entries.places[key] for key in as_keys(self.entries.content[gone])], dtype=np.int64)
-
-    def _forgetful(self, at: int, model: Any, samples: Samples, places: Array, unlearn: Unlearn) -> Any:
-        seen = np.flatnonzero(self.taught.learnt(self.entries.content[places], at)) if self.taught else np.zeros(0)
-        if not len(seen):
+    def _unlearnt(self, kept: FoldModels, at: int, samples: Samples, places: Array, unlearn: Unlearn) -> Any:
+        """Return fold model number `at` after it forgot those of the samples that it learnt."""
+        model = kept.built[at]
+        learnt = np.flatnonzero(kept.learnt(self.entries.content[places], at))
+        if not len(learnt):
             return model
-        after = unlearn(model, samples.rows(seen), self.entries.logits[torch.from_numpy(places[seen])])
-        as_module(after)  # or nothing at all would stand in for a model
+        after = unlearn(model, samples.rows(learnt), self.entries.logits[torch.from_numpy(places[learnt])])
+        as_module(after)  # refuses what is no model, such as None
         return after
+
+    def _trained_on_old(
+        self,
+        groups: Array | None,
+        train: Training | Train | None,
+        old: object,
+        steps: int | None,
+        seed: int,
+        progress: Progress,
+    ) -> Any:
+        """Train a model on the old rows, apart from those that share a fold with a row of the new rows' groups."""
+        if train is None or old is None:
+            raise SettingsError(
+                "the table keeps no models (keep_models=True does), so that one must be trained without the new rows; "
+                "give train= and old=, all the rows that the table was made from"
+            )
+        if not isinstance(train, Training):
+            _check_order(old, "old", "a function's rows follow the order")
+        before = Samples.read(old, "old", seed=seed)
+        keys, known = as_keys(row_hashes(before, self.key)), self.entries.places
+        strange = [at for at, key in enumerate(keys) if key not in known]
+        if strange:
+            raise InputError(
+                f"{len(strange)} of {len(keys)} rows of old are not in the table (first: row {strange[0]}); leave out "
+                "what was forgotten"
+            )
+        barred: set[bytes] = set()
+        if groups is not None and self.entries.groups is not None:
+            own, names, wanted = as_keys(self.entries.content), as_keys(self.entries.groups), set(as_keys(groups))
+            unit = units(own, names).tolist()
+            near = {at for at, name in zip(unit, names, strict=True) if name in wanted}
+            barred = {key for at, key in zip(unit, own, strict=True) if at in near}
+        rows = np.flatnonzero([key not in barred for key in keys])
+        if not len(rows):
+            raise InputError("every row of old belongs to a group of the new rows, so that none is left to train on")
+        return trained_on(
+            train,
+            before,
+            rows,
+            steps=steps or self.origin.steps,
+            seed=seed,
+            forward=self.forward,
+            progress=progress,
+            stage="train a model without the new rows",
+        )
 
 
 def spread_of(own: Tensor, others: Sequence[Tensor | None]) -> float | None:
-    """Return how far models lie from each other on samples that none of them saw, as a share of their logits' size.
+    """Return the root mean square distance of one model's centred logits to other models', relative to their size.
 
     Parameters
     ----------
     own : Tensor, shape (samples, classes)
-        The logits of one model.
+        The logits of one model, on samples that no model saw.
     others : sequence of Tensor
-        Those of the others.
+        Those of the other models.
 
     >>> spread_of(torch.tensor([[1.0, -1.0]]), [torch.tensor([[2.0, -2.0]])])
     0.5
@@ -617,3 +551,46 @@ def spread_of(own: Tensor, others: Sequence[Tensor | None]) -> float | None:
     size = sum(float(each.square().mean()) for each in there)
     apart = sum(float((centred(own) - each).square().mean()) for each in there)
     return (apart / size) ** 0.5 if size > 0 else None
+
+
+def _check_order(data: object, name: str, what: str) -> None:
+    """Refuse a loader that shuffles, where groups, logits or row numbers refer to the order of its samples."""
+    if isinstance(data, DataLoader) and not isinstance(data.sampler, SequentialSampler):
+        raise InputError(
+            f"{what} of {name}, but its loader shuffles, so that rows would be taken for others; give a loader with "
+            "shuffle=False, or a Dataset"
+        )
+
+
+def _given_logits(logits: object, count: int) -> Tensor:
+    """Return logits that were handed in for `count` samples, checked; one column z is the classes (-z/2, z/2)."""
+    try:
+        raw = torch.as_tensor(logits).detach().cpu()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"logits is of type {type(logits).__name__}, expected an array (rows, classes)") from error
+    if raw.is_complex():
+        raise InputError(f"logits has dtype {raw.dtype}, expected real numbers; take their real part")
+    found = raw.float()
+    if found.dim() == 1:
+        found = found.unsqueeze(1)
+    if found.dim() == 2 and found.shape[1] == 1:
+        found = torch.cat([-found / 2, found / 2], dim=1)
+    if found.dim() != 2 or len(found) != count or found.shape[1] == 0:
+        raise InputError(f"logits has shape {tuple(found.shape)}, expected ({count}, classes): one row a sample")
+    if not bool(torch.isfinite(found).all()):
+        raise InputError("logits holds NaN or infinite values; give finite ones")
+    return found
+
+
+def _row_numbers(rows: Sequence[int], count: int) -> Array:
+    found = np.asarray(rows)
+    if not found.size:
+        return np.zeros(0, dtype=np.int64)
+    if found.ndim != 1 or found.dtype.kind not in "iu":
+        raise InputError(
+            f"a set of held-out rows is an array of {found.dtype} with {found.ndim} axes, expected row numbers; turn a "
+            "mask into numbers with np.flatnonzero(mask)"
+        )
+    if found.min() < 0 or found.max() >= count:
+        raise InputError(f"held-out rows reach from {found.min()} to {found.max()}, expected 0 to {count - 1}")
+    return found.astype(np.int64)

@@ -30,7 +30,7 @@ from forsaken.result import Step
 from forsaken.sets import Sets
 from forsaken.types import Progress, silent
 from forsaken.unlearning.forsaken.mask import Mask
-from forsaken.unlearning.settings import check
+from forsaken.unlearning.settings import check, listed
 
 M = TypeVar("M")
 _OF_THE_CALL = (
@@ -270,6 +270,13 @@ class Unlearner(ABC):
     about: ClassVar[About]
     changes_weights: ClassVar[bool] = True
     keeps_mask: ClassVar[bool] = False
+    flat: ClassVar[Mapping[str, tuple[str, str]]] = {}
+    """Settings inside a group that may also be given by a name of their own: the group and the entry of each."""
+
+    @classmethod
+    def names(cls) -> list[str]:
+        """Return the names that the constructor takes: the settings, and the flat names of those inside groups."""
+        return [*(each.name for each in fields(cls)), *cls.flat] if is_dataclass(cls) else []
 
     def __post_init__(self) -> None:
         """Check every setting by what its field says, and raise all problems together."""
@@ -283,7 +290,7 @@ class Unlearner(ABC):
 
     def __new__(cls, *_: object, **settings: object) -> Self:
         """Refuse settings that the method does not have, with the nearest that it has."""
-        known: list[str] = [each.name for each in fields(cls)] if is_dataclass(cls) else []
+        known = cls.names()
         for name in settings:
             if name in _OF_THE_CALL:
                 raise SettingsError(f"{name} belongs to the call: {cls.__name__}(...)(model, forget, ..., {name}=...)")
@@ -345,15 +352,14 @@ class Unlearner(ABC):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings by name, JSON-ready."""
-        named: list[str] = [each.name for each in fields(self)] if is_dataclass(self) else []
+        """The settings by name, JSON-ready; those inside a group by their flat names."""
 
         def told(value: Any) -> Any:
             if isinstance(value, Unlearner):
                 return {"method": type(value).__qualname__, **value.settings}
             return getattr(value, "__qualname__", type(value).__name__) if callable(value) else value
 
-        return {name: told(getattr(self, name)) for name in named}
+        return {name: told(value) for name, _, value in listed(self)} if is_dataclass(self) else {}
 
     def needs_reference_labels(self, *, retain: bool, targets: bool) -> bool:  # noqa: ARG002 (for those who need them)
         """Return whether the references' labels are of use, given which of `retain` and `targets` there are."""

@@ -24,7 +24,7 @@ from forsaken.models.train import Training
 from forsaken.result import Step
 from forsaken.types import Tick
 from forsaken.unlearning.base import Details, Request, Unlearner
-from forsaken.unlearning.forsaken.space import ParameterSpace, prepared
+from forsaken.unlearning.forsaken.parameters import ParameterSpace, prepared
 from forsaken.unlearning.settings import number, switch, whole
 
 STAGE = "forget"

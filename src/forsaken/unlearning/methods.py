@@ -15,8 +15,8 @@ from forsaken.unlearning.base import Unlearned, Unlearner
 from forsaken.unlearning.ct import Ct
 from forsaken.unlearning.do_nothing import DoNothing
 from forsaken.unlearning.fine_tune import FineTune
-from forsaken.unlearning.forsaken.aims import OUT_OF_FOLD
 from forsaken.unlearning.forsaken.method import Forsaken
+from forsaken.unlearning.forsaken.targets import OUT_OF_FOLD
 from forsaken.unlearning.gradient_ascent import GradientAscent
 from forsaken.unlearning.l1_sparse import L1Sparse
 from forsaken.unlearning.msg import Msg

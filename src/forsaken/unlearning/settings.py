@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import Field, field, fields
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import Field, field, fields, replace
 from typing import Any
 
 from forsaken._checks import Problems
+from forsaken.errors import UnknownNameError
 
 
 def number(default: float | None, about: str, *, least: float = 0.0, most: float = math.inf) -> Any:
@@ -35,33 +36,82 @@ def other(default: Any, about: str, values: str) -> Any:
     return field(default=default, metadata={"about": about, "values": values, "kind": "other"})
 
 
+def group(default: Any, about: str) -> Any:
+    """Return a field for settings that belong together: a frozen dataclass whose fields are made by these functions."""
+    return field(default=default, metadata={"about": about, "kind": "group"})
+
+
+def grouped(owner: type[Any], settings: Mapping[str, Any], flat: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
+    """Return a value for each field of `owner`.
+
+    Parameters
+    ----------
+    owner : type
+        A dataclass with fields made by these functions.
+    settings : dict
+        Values by field. A group may be given as a mapping; entries that the mapping leaves out have their defaults.
+        Entries may also be given one by one under their flat names, and then come before those of the group.
+    flat : dict of str to (str, str)
+        The group and the entry that each flat name stands for.
+    """
+    values = {each.name: settings.get(each.name, each.default) for each in fields(owner)}
+    changes: dict[str, dict[str, Any]] = {}
+    for each in fields(owner):
+        if each.metadata.get("kind") == "group" and isinstance(values[each.name], Mapping):
+            changes[each.name], values[each.name] = dict(values[each.name]), each.default
+    for name, (where, entry) in flat.items():
+        if name in settings:
+            changes.setdefault(where, {})[entry] = settings[name]
+    for where, entries in changes.items():
+        default = getattr(owner, where)
+        known = [each.name for each in fields(default)]
+        for name in entries:
+            if name not in known:
+                raise UnknownNameError(f"setting of {where}", name, known)
+        if isinstance(values[where], type(default)):
+            values[where] = replace(values[where], **entries)
+    return values
+
+
+def listed(owner: Any) -> Iterator[tuple[str, Field[Any], Any]]:
+    """Yield name, field and value of each setting of a method; of a class, the defaults.
+
+    The entries of a group go by their flat names (`Unlearner.flat`): so files, messages and lists name them.
+    """
+    for each in fields(owner):
+        default: Any = each.default
+        value = getattr(owner, each.name, default)
+        if each.metadata.get("kind") == "group" and isinstance(value, type(default)):
+            names = {entry: name for name, (where, entry) in owner.flat.items() if where == each.name}
+            yield from ((names[entry.name], entry, getattr(value, entry.name)) for entry in fields(value))
+        else:
+            yield each.name, each, value
+
+
 def check(method: Any, found: Problems) -> None:
     """Note every setting of a method that is not what its field says."""
-    for each in fields(method):
-        value, told = getattr(method, each.name), each.metadata
+    for name, each, value in listed(method):
+        told = each.metadata
         kind = told.get("kind")
         if value is None and each.default is None:
             continue
         if kind == "number":
-            found.number(each.name, value, least=told["least"], most=told["most"])
+            found.number(name, value, least=told["least"], most=told["most"])
         elif kind == "whole":
-            found.whole(each.name, value, least=told["least"], most=told["most"])
+            found.whole(name, value, least=told["least"], most=told["most"])
         elif kind == "choice":
-            found.choice(each.name, value, told["known"])
+            found.choice(name, value, told["known"])
         elif kind == "switch" and not isinstance(value, bool):
-            found.add(f"{each.name} is {value!r}, expected True or False")
+            found.add(f"{name} is {value!r}, expected True or False")
+        elif kind == "group":
+            found.add(f"{name} is {value!r}, expected {type(each.default).__name__}(...), or a table of its settings")
 
 
 def describe(method: type[Any]) -> list[dict[str, Any]]:
     """Return name, default, values and meaning of each setting of a method, JSON-ready."""
     return [
-        {
-            "name": each.name,
-            "default": each.default,
-            "values": _values(each),
-            "about": each.metadata.get("about", ""),
-        }
-        for each in fields(method)
+        {"name": name, "default": each.default, "values": _values(each), "about": each.metadata.get("about", "")}
+        for name, each, _ in listed(method)
     ]
 
 

@@ -17,7 +17,7 @@ from forsaken.result import Step
 from forsaken.types import Tick
 from forsaken.unlearning.base import About, Details, Request, Unlearner, class_count, labelled
 from forsaken.unlearning.forsaken.importance import importance
-from forsaken.unlearning.forsaken.space import ParameterSpace, prepared
+from forsaken.unlearning.forsaken.parameters import ParameterSpace, prepared
 from forsaken.unlearning.settings import number, whole
 
 

@@ -16,6 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pooch
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -27,7 +28,7 @@ from forsaken.bench.datasets.check import check_datasets
 from forsaken.bench.datasets.folder import data_folder
 from forsaken.bench.datasets.get import get_dataset
 from forsaken.bench.datasets.registry import DATASETS, Archive, Dataset
-from forsaken.bench.datasets.store import load_dataset, presence
+from forsaken.bench.datasets.store import checked_labels, load_dataset, presence
 from forsaken.errors import DataError, DataNotFoundError, EmptyError, OutputError, UnknownNameError
 from forsaken.types import Progress, Tick
 
@@ -360,3 +361,16 @@ def test_an_original_with_another_checksum_is_never_loaded(monkeypatch: pytest.M
         (tmp_path / f"ptb.{split}.txt.gz").write_bytes(gzip.compress(b" tampered \n"))
     with pytest.raises(DataError, match=r"ptb\.train\.txt\.gz: its md5 is .*, published is f26c4b92"):
         load_dataset("ptb", "train")
+
+
+@pytest.mark.parametrize("label", [-1, 3])
+def test_a_label_out_of_range_is_named_with_its_row(label: int) -> None:
+    with pytest.raises(DataError, match=rf"here: the label of row 2 is {label}, expected 0 to 2 \(1 rows in all"):
+        checked_labels(np.array([0, 1, label, 2]), 3, "here")
+
+
+def test_a_class_without_rows_is_named_and_good_labels_become_int64() -> None:
+    with pytest.raises(DataError, match=r"here: class 1 is empty \(2 of 4 classes are\)"):
+        checked_labels(np.array([0, 2]), 4, "here")
+    good = checked_labels(np.array([1, 0], np.int8), 2, "here")
+    assert (good.tolist(), good.dtype) == ([1, 0], np.int64)

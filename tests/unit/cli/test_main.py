@@ -175,7 +175,7 @@ def test_errors_with_markup_and_many_lines_are_shown_whole(done: Path) -> None:
     (done / "odd.toml").write_text("[model]\nweights = 5\n[odd]\nx = 1\n")
     ended = forsaken("unlearn", done / "odd.toml")
     assert ended.code == 2
-    assert "unknown table [odd]" in ended.err
+    assert "[odd] is unknown" in ended.err
     assert "line 2" in ended.err
 
 

@@ -121,7 +121,7 @@ def test_a_result_is_replaced_by_force_only(folder: Path) -> None:
     [
         ({"data": {"forget": "none.parquet"}}, "none.parquet"),
         ({"method": {"iterations": 0}}, "iterations is 0"),
-        ({"method": {"colour": "red"}}, "unknown key 'colour'"),
+        ({"method": {"colour": "red"}}, "[method] colour is unknown"),
         ({"model": {"factory": "model:nothing"}}, "no function 'nothing'"),
         ({"output": {"folder": "."}}, "would be overwritten"),
         ({"oracle": {"weights": "shadow.safetensors"}}, "members"),

@@ -6,6 +6,7 @@ import io
 import os
 import random
 import re
+import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -19,8 +20,8 @@ import torch
 from PIL import Image
 
 from forsaken.data.readers import read_records
-from forsaken.data.records import Records, checked_labels, join_records
-from forsaken.errors import DataError, DataNotFoundError, EmptyError, ForsakenError, InputError
+from forsaken.data.records import Records
+from forsaken.errors import DataError, DataNotFoundError, EmptyError, ForsakenError, InputError, SettingsError
 
 RED, BLUE = (250, 10, 20), (0, 30, 240)
 NUMBERS = np.arange(12, dtype=np.float64).reshape(6, 2)
@@ -319,23 +320,81 @@ def test_pictures_become_samples_with_channels_first() -> None:
     assert Records(NUMBERS.astype(np.float32)).samples().inputs.tolist() == NUMBERS.tolist()
 
 
-def test_joined_records_keep_what_all_of_them_have() -> None:
-    one = Records(NUMBERS, np.arange(6), ("a",), {"n": np.arange(6), "m": np.arange(6)})
-    two = Records(NUMBERS[:1], np.array([9]), ("b",), {"n": np.array([7])})
-    both = join_records([one, two])
-    assert (len(both), both.labels.tolist(), both.names) == (7, [0, 1, 2, 3, 4, 5, 9], ("a",))
-    assert {name: column.tolist() for name, column in both.columns.items()} == {"n": [0, 1, 2, 3, 4, 5, 7]}
-    assert join_records([one, Records(NUMBERS)]).labels is None
+def test_a_class_number_beyond_reason_is_refused_at_once(tmp_path: Path) -> None:
+    path = parquet(tmp_path, text=["a", "b"], label=[0, 10**12], label_name=["x", "y"])
+    start = time.monotonic()
+    with pytest.raises(DataError, match=r"row 1 is out of range, .* is 'label' the right column"):
+        read_records(path)
+    assert time.monotonic() - start < 5
 
 
-@pytest.mark.parametrize("label", [-1, 3])
-def test_a_label_out_of_range_is_named_with_its_row(label: int) -> None:
-    with pytest.raises(DataError, match=rf"here: the label of row 2 is {label}, expected 0 to 2 \(1 rows in all"):
-        checked_labels(np.array([0, 1, label, 2]), 3, "here")
+def test_a_mistyped_label_column_is_no_missing_one(tmp_path: Path) -> None:
+    path = csv(tmp_path, "text,topic\na,x\nb,y\n")
+    assert read_records(path).labels is None
+    with pytest.raises(DataError, match="did you mean 'topic'"):
+        read_records(path, label="topics")
+    assert read_records(path, label="topic").names == ("x", "y")
 
 
-def test_a_class_without_rows_is_named_and_good_labels_become_int64() -> None:
-    with pytest.raises(DataError, match=r"here: class 1 is empty \(2 of 4 classes are\)"):
-        checked_labels(np.array([0, 2]), 4, "here")
-    good = checked_labels(np.array([1, 0], np.int8), 2, "here")
-    assert (good.tolist(), good.dtype) == ([1, 0], np.int64)
+def test_labels_and_kept_columns_are_no_features(tmp_path: Path) -> None:
+    path = csv(tmp_path, "a,b,label,topic,weight\n1,2,0,x,9\n3,4,1,y,8\n")
+    found = read_records(path, label="topic", columns=["weight"])
+    assert found.content.tolist() == [[1, 2], [3, 4]]
+    assert found.columns["weight"].tolist() == [9, 8]
+
+
+@pytest.mark.parametrize("value", ["nan", "inf"])
+def test_features_must_be_finite(tmp_path: Path, value: str) -> None:
+    with pytest.raises(DataError, match=r"column 'b' (is NaN or infinite|has no value) in row 1"):
+        read_records(csv(tmp_path, f"a,b\n1,2\n3,{value}\n"))
+    np.savez(tmp_path / "own.npz", x=np.array([[0.0], [float(value)]]))
+    with pytest.raises(DataError, match="inputs of row 1 are NaN or infinite"):
+        read_records(tmp_path / "own.npz")
+
+
+def test_a_text_that_looks_like_a_number_stays_a_text(tmp_path: Path) -> None:
+    assert read_records(csv(tmp_path, "text,label\n007,0\ntrue,1\n")).content.tolist() == ["007", "true"]
+
+
+def test_a_long_text_is_read_whole(tmp_path: Path) -> None:
+    long = "word " * 600_000
+    assert read_records(csv(tmp_path, f'text,label\n"{long}",0\nb,1\n')).content[0] == long
+
+
+def test_a_ragged_row_is_told_and_never_quoted(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="Expected 2 columns, got 3") as caught:
+        read_records(csv(tmp_path, "text,label\na,0\nsecret,1,9\n"))
+    assert "secret" not in str(caught.value)
+
+
+def test_an_empty_class_name_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="column 'label' is empty in row 1"):
+        read_records(parquet(tmp_path, text=["a", "b"], label=["x", ""]))
+
+
+def test_unsigned_labels_do_not_turn_negative(tmp_path: Path) -> None:
+    np.savez(tmp_path / "own.npz", x=np.zeros((2, 1)), y=np.array([0, 2**63], dtype=np.uint64))
+    with pytest.raises(DataError, match=r"row 1 is out of range"):
+        read_records(tmp_path / "own.npz")
+
+
+def test_settings_that_mean_nothing_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "own.npz", x=np.zeros((2, 1)))
+    with pytest.raises(SettingsError, match="size= means nothing for an NPZ file"):
+        read_records(tmp_path / "own.npz", size=(4, 4))
+    with pytest.raises(SettingsError, match="columns= means nothing for a folder"):
+        read_records(tmp_path, columns=["a"])
+
+
+def test_nothing_to_read_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(EmptyError, match="no rows"):
+        read_records(csv(tmp_path, ""))
+    with pytest.raises(DataNotFoundError):
+        read_records(tmp_path / ("x" * 300))
+
+
+def test_a_label_column_in_capitals_is_no_feature(tmp_path: Path) -> None:
+    path = csv(tmp_path, "a,Label\n1,0\n2,1\n")
+    with pytest.raises(DataError, match="column 'Label', expected 'label'"):
+        read_records(path)
+    assert read_records(path, label="Label").labels.tolist() == [0, 1]

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from filelock import FileLock
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from job_folders import (
@@ -36,12 +35,12 @@ from sklearn.linear_model import LogisticRegression
 from forsaken.auditing.result import Audit
 from forsaken.data.samples import Samples
 from forsaken.errors import DataNotFoundError, InputError, OutputError, SettingsError, UnknownNameError
-from forsaken.jobs.audit import AuditInputs, audit_cost, audit_job, plan_audit, read_inputs
+from forsaken.jobs.audit import JobAudit, audit_cost, audit_job, plan_audit, read_inputs
 from forsaken.jobs.certificate import Certificate, file_hash
 from forsaken.jobs.code import user_code
 from forsaken.jobs.configuration import Job, read_job
 from forsaken.jobs.formats import load_model
-from forsaken.jobs.output import held, inputs_of, output, outputs_of
+from forsaken.jobs.output import inputs_of, output, outputs_of
 from forsaken.jobs.references import Refit
 from forsaken.jobs.rows import Reader
 from forsaken.jobs.sets import read_sets
@@ -59,7 +58,7 @@ def audited(job: Path, **settings: Any) -> Audit:
         return audit_job(plan)
 
 
-def evidence(job: Path, profile: str = "standard") -> AuditInputs:
+def evidence(job: Path, profile: str = "standard") -> JobAudit:
     plan = planned(job, profile=profile)
     with user_code(plan.job.folder):
         return read_inputs(plan)
@@ -77,27 +76,19 @@ def problems(folder: Path, audit: Any, **changes: Any) -> list[str]:
 
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"profile": "fast"}, "[audit] profile is 'fast', expected \"quick\", \"standard\" or \"full\""),
-    ({"profile": 1}, "[audit] profile is 1, expected"),
     ({"models": 3}, "[audit] models is 3, expected a whole number from 4 to 4096, such as 16"),
-    ({"models": 4097}, "[audit] models is 4097, expected a whole number from 4 to 4096, such as 16"),
-    ({"models": 8.0}, "[audit] models is 8.0, expected a whole number"),
     ({"models": True}, "[audit] models is true, expected a whole number"),
     ({"recipe": 3}, "[audit] recipe is 3, expected a table such as { epochs = 20, batch_size = 64, learning_rate"),
     ({"recipe": {"batch_size": 64, "learning_rate": 1e-3}}, "[audit] recipe.epochs is missing, expected a whole"),
     ({"recipe": RECIPE | {"epochs": 0}}, "[audit] recipe.epochs is 0, expected a whole number >= 1"),
-    ({"recipe": RECIPE | {"epochs": "ten"}}, "[audit] recipe.epochs is 'ten', expected a whole number >= 1"),
     ({"recipe": RECIPE | {"learning_rate": 0}}, "[audit] recipe.learning_rate is 0, expected a number > 0"),
-    ({"recipe": RECIPE | {"weight_decay": -1}}, "[audit] recipe.weight_decay is -1, expected a number >= 0"),
     ({"recipe": RECIPE | {"optimiser": "lion"}}, '[audit] recipe.optimiser is \'lion\', expected "adam" or "sgd"'),
-    ({"recipe": RECIPE | {"schedule": "cosine"}}, "[audit] recipe.schedule is 'cosine', expected \"constant\" or"),
-    ({"recipe": RECIPE | {"clip": 0}}, "[audit] recipe.clip is 0, expected a number > 0"),
-    ({"recipe": RECIPE | {"epoch": 3}}, "[audit] recipe: unknown key 'epoch'; did you mean 'epochs'? (known: "),
+    ({"recipe": RECIPE | {"epoch": 3}}, "[audit] recipe.epoch is unknown, expected one of "),
     ({"nonmembers": {"of": "train", "count": 5}}, "[audit] nonmembers.of is 'train', but the model was trained on "
-     "those, and nonmembers must be new to it"),
+     "those, expected samples new to the model"),
     ({"nonmembers": {"of": "forget"}}, "[audit] nonmembers.of is 'forget', expected samples that the model was never"),
-    ({"nonmembers": {"count": 5}}, "[audit] nonmembers does not say where its data come from"),
-    ({"nonmembers": [901, 902]}, "[audit] nonmembers is a list, expected a path such as \"nonmembers.parquet\""),
-    ({"profil": "quick"}, "[audit] unknown key 'profil'; did you mean 'profile'? (known: models, nonmembers, profile"),
+    ({"nonmembers": [901, 902]}, "[audit] nonmembers is a list, expected a path such as \"samples.parquet\" or a t"),
+    ({"profil": "quick"}, "[audit] profil is unknown, expected one of models, nonmembers, profile, recipe; did "),
 ]  # fmt: skip
 
 
@@ -187,43 +178,25 @@ def test_what_a_job_lacks_is_told_at_once(tmp_path: Path) -> None:
     assert told.count("\n  - ") == 5
 
 
-def test_reference_models_come_in_pairs(tmp_path: Path) -> None:
-    job = finished(tmp_path / "job", audit={"recipe": RECIPE})
+def test_profiles_models_and_what_wins(tmp_path: Path) -> None:
+    job = finished(tmp_path / "job", audit={"profile": "standard", "models": 6, "recipe": RECIPE})
+    assert [(plan.profile, plan.models, plan.trainings, plan.unlearnings) for plan in (
+        planned(job), planned(job, models=4), planned(job, profile="full"), planned(job, profile="quick"),
+    )] == [("standard", 6, 6, 0), ("standard", 4, 4, 0), ("full", 6, 18, 6), ("quick", 0, 0, 0)]  # fmt: skip
+    with pytest.raises(UnknownNameError, match="unknown profile 'ful'; did you mean 'full'"):
+        planned(job, profile="ful")
     with pytest.raises(SettingsError, match="models is 5, expected an even number"):
-        planned(job, profile="standard", models=5)
-    assert planned(job, profile="full", models=5).trainings == 15
-    odd = write_job(job.parent, oracle=SHADOW, audit={"profile": "standard", "models": 5, "recipe": RECIPE})
-    assert planned(odd, profile="full").trainings == 15, "what is wrong for one profile is right for another"
-    with pytest.raises(SettingsError, match="models is 5, expected an even number"):
-        planned(odd)
-
-
-def test_no_audit_trains_without_end(tmp_path: Path) -> None:
+        planned(job, models=5)
     with pytest.raises(SettingsError, match="models is 1000000, expected a whole number from 4 to 4096"):
-        planned(finished(tmp_path / "job", audit={"recipe": RECIPE}), profile="full", models=1_000_000)
-
-
-def test_models_are_not_kept_where_a_link_leads(tmp_path: Path) -> None:
-    job = finished(tmp_path / "job", audit={"recipe": RECIPE})
+        planned(job, profile="full", models=1_000_000)
+    assert planned(job, profile="full", models=5).trainings == 15, "what is wrong for one profile is right for another"
+    job = write_job(job.parent, oracle=SHADOW, audit={"recipe": RECIPE})
+    assert [planned(job, profile=name).models for name in ("quick", "standard", "full")] == [0, 8, 16]
     (tmp_path / "outside").mkdir()
     (job.parent / "forgotten" / "audit-models").symlink_to(tmp_path / "outside")
     with pytest.raises(OutputError, match=r"audit-models is a link, expected a folder.*remove the link"):
         planned(job, profile="full")
     assert planned(job, profile="quick").models == 0
-
-
-def test_an_unknown_profile(tmp_path: Path) -> None:
-    with pytest.raises(UnknownNameError, match="unknown profile 'ful'; did you mean 'full'"):
-        planned(finished(tmp_path / "job"), profile="ful")
-
-
-def test_defaults_and_what_wins(tmp_path: Path) -> None:
-    job = finished(tmp_path / "job", audit={"profile": "standard", "models": 6, "recipe": RECIPE})
-    assert [(plan.profile, plan.models, plan.trainings, plan.unlearnings) for plan in (
-        planned(job), planned(job, models=4), planned(job, profile="full"), planned(job, profile="quick"),
-    )] == [("standard", 6, 6, 0), ("standard", 4, 4, 0), ("full", 6, 18, 6), ("quick", 0, 0, 0)]  # fmt: skip
-    job = write_job(job.parent, oracle=SHADOW, audit={"recipe": RECIPE})
-    assert [planned(job, profile=name).models for name in ("quick", "standard", "full")] == [0, 8, 16]
 
 
 @pytest.mark.parametrize("kind", ["bert", "program.pt2"])
@@ -238,12 +211,17 @@ def test_models_that_do_not_say_how_to_begin(tmp_path: Path, kind: str) -> None:
         planned(job, profile="standard")
 
 
-def test_no_run_yet(tmp_path: Path) -> None:
-    job = write_job(write_world(tmp_path / "job"))
+def test_runs_that_are_not_there_or_of_another_method(tmp_path: Path) -> None:
+    job = write_job(write_world(tmp_path / "new"))
     with pytest.raises(
         OutputError, match=r"no finished run in .*forgotten; run forsaken unlearn .*forsaken\.toml first"
     ):
         planned(job)
+    with pytest.raises(SettingsError, match=r"\[method\] of .* is not what the run"):
+        planned(finished(tmp_path / "job", method={"iterations": 13}))
+    (tmp_path / "job" / "forgotten" / "model.safetensors").unlink()
+    with pytest.raises(DataNotFoundError, match=r"no file or folder .*model\.safetensors"):
+        planned(tmp_path / "job" / "forsaken.toml")
 
 
 @pytest.mark.parametrize(("name", "when"), [("forgotten/model.safetensors", "after"), ("model.safetensors", "before")])
@@ -254,19 +232,6 @@ def test_weights_that_are_not_the_certificate_s(tmp_path: Path, name: str, when:
     content[-1] ^= 1
     path.write_bytes(content)
     with pytest.raises(OutputError, match=f"calls the weights {when} forgetting: its SHA-256 is {file_hash(path)}"):
-        planned(job)
-
-
-def test_weights_that_are_gone(tmp_path: Path) -> None:
-    job = finished(tmp_path / "job")
-    (job.parent / "forgotten" / "model.safetensors").unlink()
-    with pytest.raises(DataNotFoundError, match=r"no file or folder .*model\.safetensors"):
-        planned(job)
-
-
-def test_another_method_than_the_run_s(tmp_path: Path) -> None:
-    job = finished(tmp_path / "job", method={"iterations": 13})
-    with pytest.raises(SettingsError, match=r"\[method\] of .* is not what the run"):
         planned(job)
 
 
@@ -422,15 +387,9 @@ def test_quick_says_what_the_run_said_and_more(tmp_path: Path) -> None:
     assert after == before, "nothing else was touched"
     saved = json.loads((out / "audit.json").read_bytes())
     assert Audit.from_dict(saved).to_json() == found.to_json()
-
-
-def test_an_audit_is_tied_to_weights_and_certificate(tmp_path: Path) -> None:
-    job = finished(tmp_path / "job")
-    out = job.parent / "forgotten"
-    settings = audited(job).settings
-    assert settings["weights_sha256"] == file_hash(out / "model.safetensors")
-    assert settings["certificate_sha256"] == Certificate.read(out / "certificate.json").sha256
-    assert any("50 were drawn" in note for note in settings["notes"])
+    assert found.settings["weights_sha256"] == file_hash(out / "model.safetensors")
+    assert found.settings["certificate_sha256"] == Certificate.read(out / "certificate.json").sha256
+    assert any("50 were drawn" in note for note in found.settings["notes"])
 
 
 @pytest.mark.parametrize("was", [None, "elsewhere"])
@@ -497,10 +456,13 @@ def test_slow_first_steps_are_not_multiplied(
     assert cost["training_seconds"] == pytest.approx(4 * steps * seconds_a_step)
 
 
-def test_a_new_run_removes_the_audit_of_the_old_one(tmp_path: Path) -> None:
+def test_a_new_run_removes_the_audit_of_the_old_one_unless_it_fails(tmp_path: Path) -> None:
     job = finished(tmp_path / "job")
     out = job.parent / "forgotten"
     audited(job)
+    with pytest.raises(InputError), output(out, force=True):
+        raise InputError("no")
+    assert (out / "audit.json").is_file()
     (out / "audit-models" / "x").mkdir(parents=True)
     (out / "mine.txt").write_text("mine")
     run(job, force=True)
@@ -509,48 +471,12 @@ def test_a_new_run_removes_the_audit_of_the_old_one(tmp_path: Path) -> None:
     assert not names & {"audit.json", "audit-models"}
 
 
-def test_a_run_that_fails_keeps_the_audit_of_the_old_one(tmp_path: Path) -> None:
-    job = finished(tmp_path / "job")
-    out = job.parent / "forgotten"
-    audited(job)
-    with pytest.raises(InputError), output(out, force=True):
-        raise InputError("no")
-    assert (out / "audit.json").is_file()
-
-
 @pytest.mark.parametrize("name", ["audit.json", "audit-models"])
 def test_weights_may_not_be_called_like_an_audit(tmp_path: Path, name: str) -> None:
     job = read_job(write_job(tmp_path))
     odd = job.model_copy(update={"model": job.model.model_copy(update={"weights": name})})
     with pytest.raises(OutputError, match=f"the weights are called {name}"):
         outputs_of(odd)
-
-
-def test_a_folder_is_held_by_one(tmp_path: Path) -> None:
-    with held(tmp_path), pytest.raises(OutputError, match="another run is writing to"), held(tmp_path):
-        pass
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_whoever_comes_next_is_not_robbed_of_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One leaves, a second comes at that very moment: a third must find the folder held."""
-    real, second = FileLock.release, FileLock(tmp_path / ".forsaken.lock")
-
-    def release(lock: FileLock, force: bool = False) -> None:
-        real(lock, force)
-        if lock is not second and not second.is_locked:
-            second.acquire(timeout=0)
-
-    monkeypatch.setattr(FileLock, "release", release)
-    with held(tmp_path):
-        pass
-    assert second.is_locked
-    with pytest.raises(OutputError, match="another run is writing to"), held(tmp_path):
-        pass
-    monkeypatch.undo()
-    second.release()
-    with held(tmp_path):
-        pass
 
 
 # --- estimators ------------------------------------------------------------------------------------------------------

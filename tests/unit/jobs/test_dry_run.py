@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from job_folders import WIDTH, build, digests, forsaken, run, world, write_job, write_world
+from job_folders import SHADOW, WIDTH, build, digests, forsaken, run, world, write_job, write_world
 from PIL import Image
 
 from forsaken.jobs.code import user_code
 from forsaken.jobs.configuration import read_job
-from forsaken.jobs.dry_run import dry_run
+from forsaken.jobs.dry_run import ADVICE, dry_run
 from forsaken.types import Tick
 
 KEYS = {
@@ -32,7 +32,6 @@ KEYS = {
     "missing",
     "notes",
 }
-SHADOW = {"weights": "shadow.safetensors", "members": "members.parquet", "nonmembers": "nonmembers.parquet"}
 
 
 @pytest.fixture
@@ -94,50 +93,50 @@ def test_missing_references_are_explained_for_tables(folder: Path, target: str) 
     assert 'target = "uniform"' in missing["reference"]["otherwise"]
 
 
-def test_missing_references_are_explained_for_texts(folder: Path) -> None:
-    (folder / "own.py").write_text(
-        "import torch\ndef prepare(records): return torch.tensor([[float(len(t))] * 12 for t in records.content])"
-    )
+@pytest.mark.parametrize(
+    ("kind", "prepare", "serves", "example"),
+    [
+        (
+            "texts",
+            "import torch\ndef prepare(records): return torch.tensor([[float(len(t))] * 12 for t in records.content])",
+            "texts of the same kind",
+            'column "text"',
+        ),
+        (
+            "pictures",
+            "def prepare(records): return records.samples().inputs.float().mean((2, 3)).repeat(1, 4)",
+            "pictures of the same kind",
+            "size = ",
+        ),
+    ],
+)
+def test_missing_references_are_explained_for_other_kinds(
+    folder: Path, kind: str, prepare: str, serves: str, example: str
+) -> None:
+    (folder / "own.py").write_text(prepare)
     pq.write_table(pa.table({"text": ["a", "bb", "ccc"]}), folder / "texts.parquet")
-    data = {"forget": "texts.parquet", "reference": None, "train": None, "test": None, "prepare": "own:prepare"}
+    pictures = np.random.default_rng(0).integers(256, size=(3, 4, 4, 3), dtype=np.uint8)
+    (folder / "pictures" / "any").mkdir(parents=True)
+    for at, picture in enumerate(pictures):
+        Image.fromarray(picture).save(folder / "pictures" / "any" / f"{at}.png")
+    forget = "texts.parquet" if kind == "texts" else "pictures"
+    data = {"forget": forget, "reference": None, "train": None, "test": None, "prepare": "own:prepare"}
     found = told(folder, data=data)
     assert [each["set"] for each in found["missing"]] == ["reference", "retain", "test"]
     assert [each["needed"] for each in found["missing"]] == [True, False, False]
-    assert "texts of the same kind" in found["missing"][0]["what_can_serve"]
-    assert 'column "text"' in found["missing"][0]["example"]
-
-
-def test_missing_references_are_explained_for_pictures(folder: Path) -> None:
-    (folder / "own.py").write_text(
-        "def prepare(records): return records.samples().inputs.float().mean((2, 3)).repeat(1, 4)"
-    )
-    draw = np.random.default_rng(0)
-    for at in range(3):
-        path = folder / "pictures" / "any" / f"{at}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(draw.integers(256, size=(4, 4, 3), dtype=np.uint8)).save(path)
-    data = {"forget": "pictures", "reference": None, "train": None, "test": None, "prepare": "own:prepare"}
-    found = told(folder, data=data)
-    assert "pictures of the same kind" in found["missing"][0]["what_can_serve"]
-    assert "size = " in found["missing"][0]["example"]
+    assert serves in found["missing"][0]["what_can_serve"]
+    assert example in found["missing"][0]["example"]
 
 
 def test_every_example_of_the_advice_is_a_line_that_a_job_takes(folder: Path) -> None:
     """Advice must work when it is followed."""
-    from forsaken.jobs.configuration import read_job
-    from forsaken.jobs.dry_run import ADVICE
-
     for _, example in ADVICE.values():
         job = write_job(folder, data={"reference": None})
         job.write_text(job.read_text().replace("[data]\n", f"[data]\n{example}\n"))
         assert read_job(job).data.reference is not None
-
-
-def test_following_the_advice_for_tables_works(folder: Path) -> None:
     found = told(folder, data={"reference": {"of": "test", "count": 40}})
     assert found["missing"] == []
-    assert found["counts"]["reference"] == 40
-    assert found["counts"]["test"] == 40
+    assert (found["counts"]["reference"], found["counts"]["test"]) == (40, 40)
 
 
 def test_for_people(folder: Path) -> None:
@@ -157,17 +156,13 @@ def test_for_people(folder: Path) -> None:
     assert "yes" in ended.out
 
 
-def test_a_mistake_is_an_error_as_in_a_run(folder: Path) -> None:
+def test_mistakes_are_errors_as_in_a_run_and_no_output_is_looked_at(folder: Path) -> None:
+    (folder / "forgotten").mkdir()
+    (folder / "forgotten" / "certificate.json").write_text("earlier")
     ended = forsaken("unlearn", write_job(folder, data={"forget": "none.parquet"}), "--dry-run", "--json")
     assert ended.code == 2
     assert "none.parquet" in ended.json["error"]
-
-
-def test_a_dry_run_looks_at_no_output(folder: Path) -> None:
-    (folder / "forgotten").mkdir()
-    (folder / "forgotten" / "certificate.json").write_text("earlier")
-    ended = forsaken("unlearn", write_job(folder), "--dry-run", "--json")
-    assert ended.code == 0
+    assert forsaken("unlearn", write_job(folder), "--dry-run", "--json").code == 0
     assert [path.name for path in (folder / "forgotten").iterdir()] == ["certificate.json"]
 
 

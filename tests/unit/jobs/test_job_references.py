@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import stat
 from pathlib import Path
@@ -62,6 +61,7 @@ from forsaken.references.rows import as_keys
 from forsaken.references.table import References, spread_of
 from forsaken.types import Tick
 from forsaken.unlearning.forsaken.method import Forsaken
+from forsaken.unlearning.forsaken.optimisers import Schedule
 
 TABLE, SECRET = "references.safetensors", "references.safetensors.key"
 AUDIT = {"recipe": RECIPE}
@@ -161,7 +161,7 @@ def left_over(folder: Path) -> list[str]:
         ({"view": "mirror"}, '[references] view is \'mirror\', expected "mirror-shift" or "word-dropout"'),
         ({"views": 3}, '[references] view is missing, expected what the views are, such as "mirror-shift"'),
         ({"seed": -1}, "[references] seed is -1, expected a whole number from 0 to"),
-        ({"fold": 3}, "[references] unknown key 'fold'; did you mean 'folds'? (known: file, folds, group, keep_models"),
+        ({"fold": 3}, "[references] fold is unknown, expected one of file, folds, group, keep_models"),
         ({"data": {"train": None}, "group": "person"}, "[references] group names a column of train, which [data] does"),
         (
             {"references": None, "method": {"target": "out-of-fold"}},
@@ -186,8 +186,8 @@ def test_the_table_decides_the_target_and_the_files(tmp_path: Path) -> None:
     assert method_of(bare).settings["target"] == "class-mean"
     assert "references" not in bare.to_dict(), "the hash of a job without references stays what it was"
     job = read_job(write_job(tmp_path, references={}))
-    assert method_of(job).settings == Forsaken.out_of_fold(iterations=12).settings
-    assert method_of(job, iterations=3).settings["iterations"] == 3
+    assert method_of(job).settings == Forsaken.out_of_fold(schedule=Schedule(iterations=12)).settings
+    assert method_of(job, iterations=3).settings["schedule"]["iterations"] == 3
     assert by_references(job)
     assert job.to_dict()["references"]["folds"] == 4
     assert not by_references(read_job(write_job(tmp_path, references={}, method={"target": "uniform"})))
@@ -486,7 +486,7 @@ def test_a_run_goes_by_the_table(tmp_path: Path) -> None:
     assert stated(out) == ReferenceTable(sha256=file_hash(folder / TABLE), rows=132, **plain)
     run(write_job(folder), force=True)
     assert not {TABLE, SECRET} & {path.name for path in out.iterdir()}, "a table does not outlive its run"
-    assert "references" not in json.loads((out / "certificate.json").read_bytes())
+    assert Certificate.read(out / "certificate.json").references is None
 
 
 def test_one_request_after_another(tmp_path: Path) -> None:
@@ -769,7 +769,7 @@ def test_an_extension_that_does_not_fit(tmp_path: Path) -> None:
     inputs, labels = (np.concatenate(pair) for pair in zip(world().sets["train"], world().sets["test"], strict=True))
     pq.write_table(table(inputs, labels), folder / "train.parquet")
     refused(SettingsError, r"\[audit\] recipe is missing", references={})
-    refused(SettingsError, r"\[data\] train is missing", references={}, data={"train": None})
+    refused(InputError, r"\[data\] names no train", references={}, data={"train": None})
     refused(SettingsError, r"has no table \[references\]; add one")
     assert (folder / TABLE).read_bytes() == before
     assert extend(job)["added"] == 80

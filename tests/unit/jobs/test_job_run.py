@@ -31,7 +31,7 @@ from job_folders import (
 )
 from sklearn.metrics import roc_auc_score
 
-from forsaken._keys import read_record_key, write_record_key, write_signing_keys
+from forsaken._keys import read_public_key, read_record_key, write_record_key, write_signing_keys
 from forsaken.data.readers import read_records
 from forsaken.data.record_hashes import record_hashes
 from forsaken.errors import ForsakenError, OracleError, OutputError, SettingsError
@@ -127,7 +127,7 @@ def test_a_signature(folder: Path) -> None:
     private, public = write_signing_keys(folder / "signing.pem", Ed25519PrivateKey.generate())
     run(write_job(folder, output={"signing_key": "signing.pem"}))
     out = folder / "forgotten"
-    assert certificate(out).check_signature() == "valid"
+    assert certificate(out).check_signature(read_public_key(public)) == "valid"
     told = forsaken("verify", out / "certificate.json", "--weights", out / "model.safetensors", "--public-key", public)
     assert told.code == 0, told.err
     assert private.read_bytes().splitlines()[1] not in (out / "certificate.json").read_bytes()
@@ -344,7 +344,7 @@ def test_a_certificate_of_other_weights_is_refused(folder: Path) -> None:
 
 def written(folder: Path) -> bytes:
     own = ("certificate.json", "result.json", "report.html", "posteriors.npz")
-    return b"".join((folder / name).read_bytes() for name in own)
+    return b"".join((folder / name).read_bytes() for name in own) + certificate(folder).payload
 
 
 def test_no_text_of_a_forgotten_record_is_written_or_shown(tmp_path: Path) -> None:
@@ -402,7 +402,7 @@ def test_settings_of_the_method_reach_it(folder: Path) -> None:
     found = run(write_job(folder, method={"iterations": 3, "stop": "none", "parameters": ["2.*"]}))
     assert found["iterations"] == 3
     assert {layer["name"] for layer in found["layers"] if layer["changed"]} <= {"2.weight", "2.bias"}
-    assert found["settings"]["iterations"] == 3
+    assert found["settings"]["schedule"]["iterations"] == 3
     assert found["target"]["target"] == "class-mean"
     assert len(found["history"]) == 3
 

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
 from forsaken.errors import InputError, OutputError
-from forsaken.jobs.output import output
+from forsaken.jobs.output import held, output
 
 
 def write(folder: Path, *names: str, text: str = "new", **settings: Any) -> None:
@@ -258,3 +259,30 @@ def test_a_folder_without_permission(goal: Path) -> None:
     goal.mkdir(mode=0o500)
     with pytest.raises(OutputError, match="cannot write"):
         write(goal, "result.json")
+
+
+def test_a_folder_is_held_by_one(tmp_path: Path) -> None:
+    with held(tmp_path), pytest.raises(OutputError, match="another run is writing to"), held(tmp_path):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_whoever_comes_next_is_not_robbed_of_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One leaves, a second comes at that very moment: a third must find the folder held."""
+    real, second = FileLock.release, FileLock(tmp_path / ".forsaken.lock")
+
+    def release(lock: FileLock, force: bool = False) -> None:
+        real(lock, force)
+        if lock is not second and not second.is_locked:
+            second.acquire(timeout=0)
+
+    monkeypatch.setattr(FileLock, "release", release)
+    with held(tmp_path):
+        pass
+    assert second.is_locked
+    with pytest.raises(OutputError, match="another run is writing to"), held(tmp_path):
+        pass
+    monkeypatch.undo()
+    second.release()
+    with held(tmp_path):
+        pass

@@ -14,8 +14,8 @@ from forsaken.data.nest import Nest
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError, UnknownNameError
 from forsaken.models import augment as place
-from forsaken.models.augment import AUGMENTATIONS, augmentation_named, mirror_shift, stacked, word_dropout
-from forsaken.models.ensemble import train_many, vectorises
+from forsaken.models.augment import AUGMENTATIONS, augmentation_named, mirror_shift, word_dropout
+from forsaken.models.ensemble import augmented, train_many, vectorises
 from forsaken.models.train import train
 from forsaken.models.weights import fingerprint
 from forsaken.recipe import Recipe
@@ -209,9 +209,9 @@ def test_stacked_batches_are_augmented_network_by_network() -> None:
     inputs = {"words": torch.ones(2, 5, 40), "more": (torch.ones(2, 5, 3, dtype=torch.int64),)}
     settings = recipe("word-dropout")
     cpu = torch.device("cpu")
-    found = stacked(inputs, [place.Augmenter(settings, seed, cpu) for seed in (3, 4)], settings)
+    found = augmented(inputs, [place.Augmenter(settings, seed, cpu) for seed in (3, 4)])
     for at, seed in enumerate((3, 4)):
         own = place.Augmenter(settings, seed, cpu)({"words": inputs["words"][at], "more": (inputs["more"][0][at],)})
         assert torch.equal(found["words"][at], own["words"])
         assert torch.equal(found["more"][0][at], own["more"][0])
-    assert stacked(inputs, [], recipe(None)) is inputs
+    assert augmented(inputs, [place.Augmenter(recipe(None), seed, cpu) for seed in (3, 4)]) is inputs

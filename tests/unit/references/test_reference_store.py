@@ -24,7 +24,7 @@ from forsaken import References
 from forsaken._keys import read_record_key, write_record_key
 from forsaken.errors import DataError, DataNotFoundError, ModelError, NotHeldOutError, OutputError, SettingsError
 from forsaken.references.fitting import Costs, Origin
-from forsaken.references.store import key_file, read_table, write_table
+from forsaken.references.store import key_file, write_table
 
 X, Y = drawn(20)
 NEW, _ = drawn(4, seed=1)
@@ -152,7 +152,7 @@ def test_kept_models_there_and_back(tmp_path: Path) -> None:
         each.extend(torch.cat([X[:2], NEW]), groups=[0, 1, 50, 51, 52, 53])
     assert same(table, again), "what the models learnt is known as before, forgotten rows and groups included"
     with torch.no_grad():
-        expected = table.models[int(table.taught.fold[0])](X[[0]])  # type: ignore[union-attr]
+        expected = table.models[int(table.fold_models.fold[0])](X[[0]])  # type: ignore[union-attr]
     torch.testing.assert_close(again.logits(X[[0]]), expected)
 
 
@@ -363,7 +363,7 @@ def test_damage_is_told(tmp_path: Path, change: Callable[[Told, Tensors], None])
 )
 def test_what_a_file_says_is_not_to_be_read(tmp_path: Path, about: str) -> None:
     path = fitted().save(tmp_path / "table")
-    tensors = read_table(path)[1]
+    tensors = safetensors.torch.load_file(path)
     path.write_bytes(safetensors.torch.save(tensors, metadata={"format": "forsaken.references", "about": about}))
     with pytest.raises(DataError, match="is damaged"):
         References.load(path)

@@ -181,7 +181,7 @@ def test_what_kept_models_owe_is_counted(keeping: References, data: tuple[Tensor
     keeping.forget(x[[1]], lambda model, samples, logits: model)
     assert (keeping.forgotten, keeping.owed) == (5, 4)
     keeping.drop_models()
-    assert (keeping.models, keeping.owed, keeping.taught, keeping.forgotten) == ((), 0, None, 5)
+    assert (keeping.models, keeping.owed, keeping.fold_models, keeping.forgotten) == ((), 0, None, 5)
     keeping.forget(x[[3]])
     assert keeping.owed == 0
 
@@ -197,7 +197,7 @@ def test_a_model_that_comes_back_as_nothing(keeping: References, data: tuple[Ten
 
 def test_models_are_dropped_unless_they_are_kept(table: References) -> None:
     assert table.models == ()
-    assert table.taught is None
+    assert table.fold_models is None
 
 
 # --- what others hand in ---------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from report_runs import bare, make_audit, make_certificate, make_result, not_memorised, save_run, without_oracle
 
+from forsaken.jobs.certificate import Certificate
 from forsaken.report.page import render, render_several, write_report
 from forsaken.report.saved import read_run
 
@@ -50,7 +51,7 @@ def read(page: str) -> Reader:
     return reader
 
 
-def page_of(folder: Path, result: dict[str, Any], certificate: dict[str, Any] | None = None, audit: Any = None) -> str:
+def page_of(folder: Path, result: dict[str, Any], certificate: Certificate | None = None, audit: Any = None) -> str:
     return render(read_run(save_run(folder, result, certificate=certificate, audit=audit)))
 
 
@@ -170,8 +171,9 @@ def test_nothing_to_forget(tmp_path: Path) -> None:
 
 def test_the_certificate(tmp_path: Path) -> None:
     signed = page_of(tmp_path, make_result(), make_certificate())
-    key = make_certificate()["signature"]["key_id"]
-    assert f"<b>Signed</b> (Ed25519, key {key})" in signed
+    stated = make_certificate().signature
+    assert stated is not None
+    assert f"<b>Signed</b> (Ed25519, by its own word with the key {stated.keyid})" in signed
     assert "This page does not check the signature" in signed
     assert f"<summary><code>{'b' * 16}…</code></summary><code>{'b' * 64}</code>" in signed
     unsigned = page_of(tmp_path, make_result(), make_certificate(signed=False))

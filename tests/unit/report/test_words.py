@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from report_runs import bare, make_certificate, make_result, not_memorised, typed, without_oracle
 
-from forsaken.jobs.certificate import Certificate
 from forsaken.report.words import left_to_do, members, summary, why_none
 
 
@@ -107,7 +106,7 @@ def test_one_record() -> None:
 
 
 def test_what_is_left_to_do() -> None:
-    signed, unsigned = (Certificate.from_dict(make_certificate(signed=signed)) for signed in (True, False))
+    signed, unsigned = (make_certificate(signed=signed) for signed in (True, False))
     whole = typed(make_result())
     todo = left_to_do(whole, unsigned)
     assert todo[0].startswith("The drift passed 0.08")

@@ -5,15 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 
-from forsaken.data.samples import Samples
 from forsaken.errors import InputError, SettingsError
 from forsaken.unlearning.base import Request
-from forsaken.unlearning.forsaken.aims import aim, margin, memorised
 from forsaken.unlearning.forsaken.objective import kl, squared_logits
+from forsaken.unlearning.forsaken.targets import find_target, margin, memorised
 
 
-def identity(samples: Samples) -> torch.Tensor:
-    return samples.inputs  # the inputs are the logits
+def aim(kind, distance, data: Request):
+    """Find the target for a model whose logits are its inputs."""
+    return find_target(
+        kind, distance, data, data.forget.inputs, None if data.reference is None else data.reference.inputs
+    )
 
 
 def request(forget, reference=None, **more) -> Request:
@@ -29,7 +31,7 @@ def test_margin_is_the_log_odds_of_the_posterior() -> None:
 
 def test_class_mean_takes_the_row_of_the_predicted_class() -> None:
     reference = [[2.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 3.0, 0.0]]
-    found = aim("class-mean", squared_logits, request([[9.0, 0.0, 0.0], [0.0, 9.0, 0.0]], reference), identity)
+    found = aim("class-mean", squared_logits, request([[9.0, 0.0, 0.0], [0.0, 9.0, 0.0]], reference))
     posterior = torch.tensor(reference).double().softmax(1)
     torch.testing.assert_close(found.logits.softmax(1)[0], posterior[:2].mean(0))
     torch.testing.assert_close(found.logits.softmax(1)[1], posterior[2])
@@ -38,40 +40,40 @@ def test_class_mean_takes_the_row_of_the_predicted_class() -> None:
 
 
 def test_class_without_references_is_said() -> None:
-    found = aim("class-mean", kl, request([[0.0, 0.0, 9.0]], [[2.0, 0.0, 0.0], [0.0, 3.0, 0.0]]), identity)
+    found = aim("class-mean", kl, request([[0.0, 0.0, 9.0]], [[2.0, 0.0, 0.0], [0.0, 3.0, 0.0]]))
     assert "1 of the classes" in found.notes[0]
 
 
 def test_corrected_takes_the_row_of_the_true_class() -> None:
     reference = torch.tensor([[5.0, 0.0], [0.0, 5.0]])
     data = Request.read((torch.tensor([[9.0, 0.0]]), [1]), (reference, [0, 1]))
-    found = aim("corrected", squared_logits, data, identity)
+    found = aim("corrected", squared_logits, data)
     torch.testing.assert_close(found.logits.softmax(1)[0], reference.double().softmax(1)[1])
     assert found.memorised, "a poisoned sample is memorised where its true class is unlikely"
     healed = Request.read((torch.tensor([[0.0, 5.5]]), [1]), (reference, [0, 1]))
-    assert not aim("corrected", squared_logits, healed, identity).memorised
+    assert not aim("corrected", squared_logits, healed).memorised
 
 
 def test_corrected_needs_labels() -> None:
     with pytest.raises(InputError, match="true labels"):
-        aim("corrected", kl, request([[1.0, 0.0]], [[0.0, 1.0]]), identity)
+        aim("corrected", kl, request([[1.0, 0.0]], [[0.0, 1.0]]))
 
 
 def test_class_mean_needs_references() -> None:
     with pytest.raises(SettingsError, match="reference="):
-        aim("class-mean", kl, request([[1.0, 0.0]]), identity)
+        aim("class-mean", kl, request([[1.0, 0.0]]))
 
 
 def test_given_targets_come_first() -> None:
-    found = aim("class-mean", squared_logits, request([[1.0, 0.0]], targets=[[0.0, 4.0]]), identity)
+    found = aim("class-mean", squared_logits, request([[1.0, 0.0]], targets=[[0.0, 4.0]]))
     assert found.name == "given"
     assert found.logits.tolist() == [[-2.0, 2.0]]
     assert found.before == pytest.approx(6.25)  # centred: (0.5, -0.5) to (-2, 2)
 
 
 def test_at_the_target_already_is_not_memorised() -> None:
-    assert not aim("uniform", squared_logits, request([[1.0, 1.0]]), identity).memorised
-    assert aim("uniform", squared_logits, request([[1.0, 0.0]]), identity).memorised
+    assert not aim("uniform", squared_logits, request([[1.0, 1.0]])).memorised
+    assert aim("uniform", squared_logits, request([[1.0, 0.0]])).memorised
 
 
 def test_memorised_compares_with_the_references() -> None:

@@ -11,11 +11,9 @@ from torch import Tensor, nn
 from forsaken.bench.networks import NewsConvolutions, TextConvolutions, small_convolutions
 from forsaken.data.samples import Samples
 from forsaken.models.logits import LogitModel
-from forsaken.unlearning.forsaken import by_layer
 from forsaken.unlearning.forsaken import importance as place
-from forsaken.unlearning.forsaken.by_layer import ByLayer
-from forsaken.unlearning.forsaken.importance import LOSSES, importance
-from forsaken.unlearning.forsaken.space import ParameterSpace, prepared
+from forsaken.unlearning.forsaken.importance import LOSSES, LayerRules, importance
+from forsaken.unlearning.forsaken.parameters import ParameterSpace, choose, prepared
 
 
 def deep() -> nn.Module:
@@ -80,7 +78,7 @@ def case(make: Callable[[], nn.Module], kind: str = FLAT) -> tuple[nn.Module, Sa
 
 def known(net: nn.Module, samples: Samples) -> bool:
     assert samples.labels is not None
-    return ByLayer(ParameterSpace(LogitModel(net)), LOSSES["logits"]).knows(samples.inputs, samples.labels)
+    return LayerRules(ParameterSpace(LogitModel(net)), LOSSES["logits"]).agree(samples.inputs, samples.labels)
 
 
 def one_by_one(net: nn.Module, samples: Samples, kind: str, of: Callable[[Tensor], Tensor]) -> Tensor:
@@ -110,14 +108,14 @@ def test_the_same_as_sample_by_sample(name: str, kind: str, of: Callable[[Tensor
 def test_few_samples_at_a_time(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     net, samples = case(NETS[name][1], NETS[name][0])
     whole = importance(ParameterSpace(LogitModel(net)), samples, "logits", lambda tick: None)
-    monkeypatch.setattr(by_layer, "_AT_ONCE", 1)
+    monkeypatch.setattr(place, "_CHUNK_NUMBERS", 1)
     assert torch.allclose(importance(ParameterSpace(LogitModel(net)), samples, "logits", lambda tick: None), whole)
 
 
 def test_some_parameters_alone_and_several_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     net, samples = case(deep)
     monkeypatch.setattr(place, "_ROWS", 7)
-    space = ParameterSpace(LogitModel(net), ["0.weight", "4.bias"])
+    space = ParameterSpace(LogitModel(net), choose(net, ["0.weight", "4.bias"]))
     ticks = []
     found = importance(space, samples, "logits", ticks.append)
     whole = dict(
@@ -250,7 +248,7 @@ def test_layers_that_see_no_samples_are_taken_sample_by_sample(how: str, count: 
     samples = samples.rows(range(count))  # with four, as many places as samples
     extra = {"place embedded": "place.", "places first": "norm."}.get(how, "layer.")
     used = [name for name, _ in net.named_parameters() if name.startswith(("layer.", "last.", extra))]
-    space = ParameterSpace(LogitModel(net), lambda name, weight: name in used)
+    space = ParameterSpace(LogitModel(net), choose(net, used))
     expected = _kept(net, used, one_by_one(net, samples, "logits", Tensor.abs))
     assert torch.allclose(importance(space, samples, "logits", lambda tick: None), expected)
 
@@ -339,8 +337,8 @@ def test_half_precision_does_not_overflow() -> None:
     with torch.no_grad():
         net.weight.mul_(60)
     space = ParameterSpace(LogitModel(net))
-    exact = ByLayer(space, LOSSES["logits"]).sums(samples.inputs, samples.labels, Tensor.abs)
+    exact = LayerRules(space, LOSSES["logits"]).sums(samples.inputs, samples.labels, Tensor.abs)
     space.dtypes = dict.fromkeys(space.dtypes, torch.bfloat16)
-    rough = ByLayer(space, LOSSES["logits"]).sums(samples.inputs.bfloat16(), samples.labels, Tensor.abs)
+    rough = LayerRules(space, LOSSES["logits"]).sums(samples.inputs.bfloat16(), samples.labels, Tensor.abs)
     assert all(one.dtype == torch.float64 for one in rough), "sums are in the optimiser's precision"
     assert all(torch.allclose(one, other, rtol=0.1) for one, other in zip(rough, exact, strict=True))

@@ -17,9 +17,8 @@ from forsaken.data.samples import Samples
 from forsaken.models.logits import LogitModel
 from forsaken.models.weights import fingerprint
 from forsaken.references import curvature as curvature_place
-from forsaken.unlearning.forsaken import first_layer as place
-from forsaken.unlearning.forsaken.first_layer import FirstLayer, first_layer
-from forsaken.unlearning.forsaken.space import ParameterSpace
+from forsaken.unlearning.forsaken import parameters as place
+from forsaken.unlearning.forsaken.parameters import InputSpan, ParameterSpace, input_span
 
 WIDTH, HIDDEN, CLASSES, DAMPING = 40, 8, 3, 0.1
 
@@ -45,7 +44,8 @@ def unbiased() -> nn.Sequential:
 def of(model: nn.Module, *parts: Tensor, chosen: set[str] | None = None, data: Tensor | None = None) -> Any:
     found = Curvature.fit(model, bags(50, 9) if data is None else data)
     names = frozenset(found.names if chosen is None else chosen)
-    return first_layer(LogitModel(model), [Samples(part) for part in parts], found, DAMPING, names)
+    picked = {name: p for name, p in model.named_parameters() if p.requires_grad and name in names}
+    return input_span(LogitModel(model), [Samples(part) for part in parts], picked, found, DAMPING)
 
 
 def sides(found: Curvature, name: str) -> tuple[Tensor, Tensor]:
@@ -63,17 +63,17 @@ def wanted(count: int) -> Tensor:
 def test_coordinates_stand_for_a_displacement_of_weight_and_bias() -> None:
     model, forget = network(), bags(6, 1, slice(3, 33))
     found = of(model, forget[:4], forget[4:])
-    assert isinstance(found, FirstLayer)
-    assert (found.name, found.bias, found.left_out, found.width) == ("0.weight", "0.bias", ("0.bias",), WIDTH)
+    assert isinstance(found, InputSpan)
+    assert (found.name, found.bias, found.width) == ("0.weight", "0.bias", WIDTH)
     assert found.used.tolist() == list(range(3, 33))
     part = torch.randn(HIDDEN, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     weight, bias = model[0].weight.detach().clone(), model[0].bias.detach().clone()
     said = nn.functional.linear(found.inputs(forget), found.turned(part), bias)
-    for name, (places, values) in found.entries(part).items():
+    for name, places, values in found.changes(part, weight.numel()):
         (weight if name == "0.weight" else bias).view(-1)[places] += values
     torch.testing.assert_close(said, nn.functional.linear(forget, weight, bias))
-    assert not found.cut(weight).any()
-    assert found.cut(weight).shape == (HIDDEN, 6)
+    assert not found.part(weight).any()
+    assert found.part(weight).shape == (HIDDEN, 6)
 
 
 def test_in_these_coordinates_the_curvature_of_the_inputs_is_the_identity() -> None:
@@ -94,7 +94,7 @@ def test_the_result_is_the_same(
     if sketched:
         monkeypatch.setattr(curvature_place, "DENSE", 20)
         monkeypatch.setattr(curvature_place, "RANK", 10)
-    monkeypatch.setattr(place, "_SLACK", 1e-14)
+    monkeypatch.setattr(place, "SPAN_JITTER", 1e-14)
     model, forget = make(), bags(6, 1)
     curvature = Curvature.fit(model, bags(50, 9))
     assert sketched == (curvature.factors["0.weight"].inputs.sketch is not None)
@@ -113,7 +113,7 @@ def test_the_result_is_the_same(
         )
 
     short = run()
-    monkeypatch.setattr(place, "_WORTH", 0.0)
+    monkeypatch.setattr(place, "MAX_SPAN", 0.0)
     wide = run()
     rest = HIDDEN * CLASSES + CLASSES
     moves = make is network and chosen is None
@@ -137,7 +137,7 @@ def test_the_slack_changes_next_to_nothing(monkeypatch: pytest.MonkeyPatch) -> N
         return found.model[0].weight.detach() - model[0].weight.detach()
 
     short = run()
-    monkeypatch.setattr(place, "_WORTH", 0.0)
+    monkeypatch.setattr(place, "MAX_SPAN", 0.0)
     wide = run()
     assert float((short - wide).norm()) < 1e-3 * float(wide.norm())
 
@@ -165,7 +165,7 @@ def test_columns_that_no_sample_uses_are_not_touched() -> None:
 
 
 def test_columns_that_no_row_at_all_uses_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(place, "_SLACK", 1e-14)
+    monkeypatch.setattr(place, "SPAN_JITTER", 1e-14)
     model, some = network(), slice(3, 33)
     curvature = Curvature.fit(model, bags(50, 9, some))
 
@@ -174,7 +174,7 @@ def test_columns_that_no_row_at_all_uses_make_no_difference(monkeypatch: pytest.
         return [weight.detach() for weight in found.model.parameters()]
 
     short = run()
-    monkeypatch.setattr(place, "_WORTH", 0.0)
+    monkeypatch.setattr(place, "MAX_SPAN", 0.0)
     for one, other in zip(short, run(), strict=True):
         torch.testing.assert_close(one, other, atol=1e-7, rtol=1e-6)
 
@@ -194,7 +194,7 @@ def test_two_samples_may_be_equal() -> None:
 
 @pytest.mark.parametrize("classes", [2, 3])
 def test_estimators(monkeypatch: pytest.MonkeyPatch, classes: int) -> None:
-    monkeypatch.setattr(place, "_SLACK", 1e-14)
+    monkeypatch.setattr(place, "SPAN_JITTER", 1e-14)
     x = bags(60, 2).numpy()
     y = np.random.default_rng(0).integers(classes, size=60)
     estimator = LogisticRegression(C=100.0, max_iter=500).fit(x, y)
@@ -204,7 +204,7 @@ def test_estimators(monkeypatch: pytest.MonkeyPatch, classes: int) -> None:
         return forsaken.unlearn(estimator, x[:5], targets=targets, curvature=curvature).model
 
     short = run()
-    monkeypatch.setattr(place, "_WORTH", 0.0)
+    monkeypatch.setattr(place, "MAX_SPAN", 0.0)
     wide = run()
     assert isinstance(short, LogisticRegression)
     np.testing.assert_allclose(short.coef_, wide.coef_, atol=1e-7)

@@ -27,9 +27,8 @@ from forsaken.models.weights import fingerprint
 from forsaken.recipe import Recipe
 from forsaken.unlearning.forsaken import gauss_newton as place
 from forsaken.unlearning.forsaken import method as method_place
-from forsaken.unlearning.forsaken.gauss_newton import Linearised, Metric, Solver
-from forsaken.unlearning.forsaken.prefix import frozen_prefix
-from forsaken.unlearning.forsaken.space import ParameterSpace, prepared
+from forsaken.unlearning.forsaken.gauss_newton import Linearised, Metric, Solver, bring_to_targets
+from forsaken.unlearning.forsaken.parameters import ParameterSpace, choose, frozen_prefix, prepared
 
 CLASSES, DAMPING = 3, 0.1
 
@@ -124,10 +123,10 @@ NETS: dict[str, tuple[Callable[[], nn.Module], Tensor]] = {
 
 
 @contextmanager
-def linearised(model: nn.Module, rows: Tensor, size: int | None = None) -> Iterator[Linearised]:
+def linearised(model: nn.Module, rows: Tensor, size: int | None = None, way: str = "forward") -> Iterator[Linearised]:
     space = ParameterSpace(LogitModel(model))
     with prepared(model):
-        yield Linearised(space, [(part.inputs, None) for part in Samples(rows).batches(size)])
+        yield Linearised(space, [(part.inputs, None) for part in Samples(rows).batches(size)], way)
 
 
 def drawn_like(linear: Linearised, seed: int = 3) -> Named:
@@ -179,7 +178,7 @@ def test_dividing_by_the_metric_solves_with_the_kronecker_product(name: str) -> 
 def test_a_weight_or_a_bias_alone_has_its_own_part_of_the_metric(chosen: str, columns: slice) -> None:
     make, rows = NETS["linear"]
     model = built(make)
-    curvature, space = Curvature.fit(model, rows), ParameterSpace(LogitModel(model), chosen)
+    curvature, space = Curvature.fit(model, rows), ParameterSpace(LogitModel(model), choose(model, chosen))
     gradient = {chosen: normal(*space.parts[chosen].shape, seed=1)}
     A, G = sides(curvature, "weight")
     expected = torch.linalg.solve(torch.kron(G, A[columns, columns]), gradient[chosen].reshape(-1))
@@ -233,28 +232,32 @@ def test_two_backward_passes_are_one_forward(name: str) -> None:
         tangent = drawn_like(linear)
         product = linear.product(tangent)
         assert (linear.way == "forward") == (name != "cube"), "a layer without a forward derivative is found out"
-        linear.way = "double-backward"
+    with linearised(model, rows, 4, "double-backward") as linear:
+        linear.at()
         torch.testing.assert_close(linear.product(tangent), product)
 
 
-def test_a_weight_that_plays_no_part_moves_nothing() -> None:
+@pytest.mark.parametrize("way", ["forward", "double-backward", "difference"])
+def test_a_weight_that_plays_no_part_moves_nothing(way: str) -> None:
     model = built(lambda: nn.Linear(6, CLASSES))
     model.spare = nn.Parameter(torch.ones(2, dtype=torch.float64))
-    with linearised(model, normal(4, 6)) as linear:
+    with linearised(model, normal(4, 6), way=way) as linear:
         linear.at()
         assert torch.equal(linear.transposed(normal(4, CLASSES))["spare"], torch.zeros(2, dtype=torch.float64))
         tangent = {name: torch.zeros_like(part) for name, part in linear.space.parts.items()} | {"spare": normal(2)}
-        for mode in ("forward", "double-backward", "difference"):
-            linear.way = mode
-            assert torch.equal(linear.product(tangent), torch.zeros(4, CLASSES, dtype=torch.float64))
+        assert torch.equal(linear.product(tangent), torch.zeros(4, CLASSES, dtype=torch.float64))
 
 
 def test_a_frozen_prefix_changes_no_derivative() -> None:
     make, rows = NETS["pictures"]
     model = built(lambda: nn.Sequential(*make(), nn.Tanh(), nn.Linear(CLASSES, 900), nn.Linear(900, CLASSES)))
     adapter, parts = LogitModel(model), [Samples(rows)]
-    space = ParameterSpace(adapter, prefix=lambda picked: frozen_prefix(adapter, parts, picked, 0.02))
-    assert space.left == ["0.bias", "0.weight", "2.weight", "4.bias", "4.weight"]
+    picked = choose(model)
+    prefix = frozen_prefix(adapter, parts, picked, 0.02)
+    assert prefix is not None
+    assert sorted(prefix.weights) == ["0.bias", "0.weight", "2.weight", "4.bias", "4.weight"]
+    rest = {name: p for name, p in picked.items() if name not in prefix.weights}
+    space = ParameterSpace(adapter, rest, prefix=prefix)
     with linearised(model, rows) as whole:
         short = Linearised(space, [(rows, space.prefix_outputs(rows))])
         torch.testing.assert_close(short.at(), whole.at())
@@ -451,6 +454,9 @@ def test_weights_that_are_too_few_go_as_near_as_they_can(
     torch.testing.assert_close(left.mean(0), torch.zeros(4, dtype=torch.float64), atol=1e-6, rtol=0)
 
 
+five_rounds: dict[str, Any] = {"solver": Solver(rounds=5), "forgotten": 3, "watch": lambda _: None}
+
+
 @pytest.mark.parametrize(("share", "expected"), [(0.99, ("converged", 3)), (0.9, ("iterations", 5))])
 def test_it_stops_where_rounds_bring_next_to_nothing(share: float, expected: tuple[str, int]) -> None:
     model, rows = built(lambda: nn.Linear(6, CLASSES)), normal(3, 6)
@@ -468,9 +474,8 @@ def test_it_stops_where_rounds_bring_next_to_nothing(share: float, expected: tup
             return target - self.left * centred(normal(3, CLASSES, seed=2))
 
     with prepared(model):
-        solver = Solver(space, metric, 20, 3, lambda _: None, 5)
-        stopped = solver.run(Slow(space, [(rows, None)]), target, 1e-6)
-    assert (stopped, solver.done) == expected
+        found = bring_to_targets(Slow(space, [(rows, None)]), metric, target, 1e-6, **five_rounds)
+    assert (found.stopped, found.rounds) == expected
 
 
 def test_a_step_that_brings_samples_farther_is_shortened_and_then_left() -> None:
@@ -490,9 +495,8 @@ def test_a_step_that_brings_samples_farther_is_shortened_and_then_left() -> None
 
     with prepared(model):
         target = centred(normal(3, CLASSES, seed=1))
-        solver = Solver(space, metric, 20, 3, lambda _: None, 5)
-        assert solver.run(Away(space, [(rows, None)]), target, 1e-6) == "line-search"
-    assert solver.done == 0
+        found = bring_to_targets(Away(space, [(rows, None)]), metric, target, 1e-6, **five_rounds)
+    assert (found.stopped, found.rounds) == ("line-search", 0)
     assert torch.equal(space.theta, space.start)
     lengths = [float((each - space.start).norm()) for each in seen]
     assert lengths[0] == 0
@@ -721,7 +725,7 @@ def test_a_table_of_another_model_is_refused(task: tuple[Training, Samples, Tens
     quick = Training(training.build, Recipe(1, 16, 1e-2))
     one, other = quick.run(data, seed=1), quick.run(data, seed=2)
     table = References.fit(quick, data, folds=2, model=one)
-    with pytest.raises(InputError, match=r"measured for other weights.*name the table that belongs to this model"):
+    with pytest.raises(InputError, match=r"measured for other weights.*give the table of this model"):
         forsaken.unlearn(other, data.inputs[:2], references=table)
     forsaken.unlearn(other, data.inputs[:2], references=table, optimiser="owlqn", iterations=2)
     with pytest.raises(InputError, match="other weights"):

@@ -7,7 +7,7 @@ import torch
 
 from forsaken.data.samples import Samples
 from forsaken.unlearning.base import Request
-from forsaken.unlearning.forsaken.keepers import Keepers, keepers
+from forsaken.unlearning.forsaken.objective import Anchors, Kept
 
 
 def samples(count: int, value: float) -> Samples:
@@ -23,8 +23,8 @@ def request(retain: int | None = 4, reference: int | None = 10, seed: int = 0) -
     )
 
 
-def held(asked: Request, *, hold: bool = True, references: int = 6) -> Keepers:
-    return keepers(asked, hold=hold, references=references)
+def held(asked: Request, *, weight: float = 1.0, references: int = 6) -> Kept:
+    return Kept.of(asked, Anchors(weight=weight, references=references))
 
 
 def values(part: Samples | None) -> list[float]:
@@ -45,7 +45,7 @@ def test_without_references_or_with_none_of_them_retain_samples_are_held_alone()
 
 @pytest.mark.parametrize(("retain", "guard"), [(4, [1.0] * 4), (None, [2.0] * 10)])
 def test_without_anchors_the_importance_stays(retain: int | None, guard: list[float]) -> None:
-    found = held(request(retain=retain), hold=False)
+    found = held(request(retain=retain), weight=0.0)
     assert found.anchors is None
     assert values(found.guard) == guard
 

@@ -9,8 +9,7 @@ import torch
 from test_owlqn import Quadratic, random_quadratic
 
 from forsaken.errors import NonFiniteError
-from forsaken.unlearning.forsaken.lbfgs import lbfgs
-from forsaken.unlearning.forsaken.search import Smooth
+from forsaken.unlearning.forsaken.optimisers import Smooth, lbfgs
 
 
 def solve(f, penalty, iterations, watch=lambda point: None):

@@ -13,7 +13,8 @@ from forsaken import Forsaken
 from forsaken.data.samples import Samples
 from forsaken.models.logits import LogitModel, accuracy, predict_logits
 from forsaken.unlearning.forsaken.importance import importance, scaled
-from forsaken.unlearning.forsaken.space import ParameterSpace
+from forsaken.unlearning.forsaken.optimisers import Schedule
+from forsaken.unlearning.forsaken.parameters import ParameterSpace
 
 
 def mu_of(result, model) -> torch.Tensor:
@@ -156,10 +157,9 @@ def test_stop_calibrated_stops_at_the_bound(problem) -> None:
 
 
 def test_paper_configuration() -> None:
-    paper = dataclasses.asdict(Forsaken.paper())
-    assert paper | {"target": "class-mean", "distance": "kl", "penalty": 10.0, "weights": "importance-raw"} == paper
-    assert paper | {"power": 0.0, "anchor": 0.0, "importance": "loss", "optimiser": "lbfgs"} == paper
-    assert paper | {"iterations": 60, "stop": "none", "anchor_references": 0} == paper
+    flat = {"weights": "importance-raw", "power": 0.0, "anchor": 0.0, "anchor_references": 0, "iterations": 60}
+    same = Forsaken(distance="kl", penalty=10.0, importance="loss", optimiser="lbfgs", stop="none", **flat)
+    assert Forsaken.paper() == same
 
 
 def test_paper_penalty_is_the_sum_over_raw_importance(problem) -> None:
@@ -244,7 +244,7 @@ def test_a_misspelt_setting_of_the_class_is_helped() -> None:
         Forsaken(penality=3)
     with pytest.raises(forsaken.errors.SettingsError, match="belongs to the call"):
         Forsaken(seed=0)
-    assert dataclasses.replace(Forsaken.paper(), iterations=5).iterations == 5
+    assert dataclasses.replace(Forsaken.paper(), iterations=5).schedule == Schedule(iterations=5, stop="none")
 
 
 def test_probabilities_are_not_taken_for_logits(problem) -> None:
@@ -271,12 +271,13 @@ def test_unsure_but_far_from_its_target_is_memorised() -> None:
     """A mislabelled sample among easy references: its margin is small, and yet it stands where no reference does."""
     from forsaken.data.samples import Samples
     from forsaken.unlearning.base import Request
-    from forsaken.unlearning.forsaken.aims import aim
     from forsaken.unlearning.forsaken.objective import squared_logits
+    from forsaken.unlearning.forsaken.targets import find_target
 
     draw = torch.Generator().manual_seed(0)
     easy = 9 * torch.nn.functional.one_hot(torch.arange(60) % 3, 3) + 0.1 * torch.randn(60, 3, generator=draw)
     torn = torch.tensor([[5.0, 4.0, -9.0], [4.0, -9.0, 5.0]])
-    found = aim("class-mean", squared_logits, Request(Samples(torn), Samples(easy)), lambda part: part.inputs)
+    data = Request(Samples(torn), reference=Samples(easy))
+    found = find_target("class-mean", squared_logits, data, torn, easy)
     assert found.before > found.bound
     assert found.memorised

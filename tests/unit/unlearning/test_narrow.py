@@ -12,11 +12,10 @@ from torch import nn
 from forsaken import Forsaken
 from forsaken.data.samples import Samples
 from forsaken.models.logits import LinearModel, LogitModel
-from forsaken.unlearning.forsaken import method as place
-from forsaken.unlearning.forsaken import narrow
+from forsaken.unlearning.forsaken import method as method_place
+from forsaken.unlearning.forsaken import parameters as place
 from forsaken.unlearning.forsaken.importance import scaled
-from forsaken.unlearning.forsaken.narrow import Narrow, narrowing
-from forsaken.unlearning.forsaken.space import ParameterSpace
+from forsaken.unlearning.forsaken.parameters import ParameterSpace, UsedColumns, used_columns
 
 WIDTH = 40
 
@@ -34,8 +33,12 @@ def network() -> nn.Sequential:
     return nn.Sequential(nn.Linear(WIDTH, 16), nn.ReLU(), nn.Linear(16, 3)).double()
 
 
-def of(model: nn.Module, *parts: torch.Tensor, forward: object = None) -> Narrow | None:
-    return narrowing(LogitModel(model, forward), [Samples(part) for part in parts])
+def free(model: nn.Module) -> dict[str, nn.Parameter]:
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
+def of(model: nn.Module, *parts: torch.Tensor, forward: object = None) -> UsedColumns | None:
+    return used_columns(LogitModel(model, forward), [Samples(part) for part in parts], free(model))
 
 
 def test_the_columns_that_some_sample_uses() -> None:
@@ -45,18 +48,16 @@ def test_the_columns_that_some_sample_uses() -> None:
     assert found.used.tolist() == list(range(14))
 
 
-def test_positions_in_the_whole_weight() -> None:
-    cut_out = Narrow("0.weight", torch.tensor([1, 4, 5]), 7)
-    weight = torch.arange(4 * 7).reshape(4, 7)
-    cut = cut_out.inputs(weight)
-    assert torch.equal(weight.reshape(-1)[cut_out.positions(torch.arange(12), 28)], cut.reshape(-1))
-
-
-def test_positions_where_the_weight_is_kept_transposed() -> None:
-    thin = Narrow("0.weight", torch.tensor([1, 4, 5]), 7, sparse=True)
-    weight = torch.arange(4 * 7).reshape(4, 7)
-    assert torch.equal(thin.cut(weight), weight[:, [1, 4, 5]].T)
-    assert torch.equal(weight.reshape(-1)[thin.positions(torch.arange(12), 28)], thin.cut(weight).reshape(-1))
+@pytest.mark.parametrize("sparse", [False, True])
+def test_changes_name_positions_in_the_whole_weight(sparse: bool) -> None:
+    some = UsedColumns("0.weight", torch.tensor([1, 4, 5]), 7, sparse=sparse)
+    weight = 1 + torch.arange(4 * 7).reshape(4, 7)
+    part = some.part(weight)
+    assert torch.equal(some.turned(part), weight[:, [1, 4, 5]])
+    [(name, positions, values)] = some.changes(part * (part % 2), weight.numel())
+    assert name == "0.weight"
+    assert len(values) == 6, "the even ones do not change"
+    assert torch.equal(weight.reshape(-1)[positions], values)
 
 
 @pytest.mark.parametrize("optimiser", ["owlqn", "lbfgs"])
@@ -69,7 +70,7 @@ def test_the_result_is_the_same(monkeypatch: pytest.MonkeyPatch, optimiser: str,
         return method(model, forget, reference, retain, seed=0)
 
     short = run()
-    monkeypatch.setattr(place, "narrowing", lambda *_: None)
+    monkeypatch.setattr(method_place, "used_columns", lambda *_: None)
     wide = run()
     for one, other in zip(short.model.parameters(), wide.model.parameters(), strict=True):
         assert torch.allclose(one, other, atol=1e-9)
@@ -164,9 +165,9 @@ def test_inputs_that_do_not_pay_or_do_not_fit() -> None:
     for part in (dense, whole, deep, torch.zeros(3, WIDTH, dtype=torch.float64)):
         assert of(model, part) is None
     assert of(model, bags(3, 0), forward=lambda model, x: model(x)) is None
-    assert narrowing(LogitModel(model), []) is None
+    assert used_columns(LogitModel(model), [], free(model)) is None
     pairs = Samples((bags(3, 0), bags(3, 1)))
-    assert narrowing(LogitModel(model), [pairs]) is None
+    assert used_columns(LogitModel(model), [pairs], free(model)) is None
 
 
 def test_nested_sequences_are_followed() -> None:
@@ -193,7 +194,7 @@ def test_inputs_that_are_mostly_zero_are_multiplied_without_their_zeros(monkeypa
     assert found is not None
     assert found.sparse
     assert len(found.used) > 0.75 * WIDTH, "worth it although nearly every column is used"
-    thin = found.thinned(found.inputs(forget))
+    thin = found.sparse_rows(found.inputs(forget))
     assert thin.layout == torch.sparse_csr
     assert torch.equal(thin.to_dense(), found.inputs(forget))
     method = Forsaken(iterations=8, penalty=1e-4, anchor_references=20)
@@ -202,7 +203,7 @@ def test_inputs_that_are_mostly_zero_are_multiplied_without_their_zeros(monkeypa
         return method(model, forget, reference, retain, seed=0, **more)
 
     sparse = run()
-    monkeypatch.setattr(narrow, "_SPARSE", 0.0)
+    monkeypatch.setattr(place, "MAX_FILLED", 0.0)
     dense = run()
     assert of(model, forget, retain) is None
     for one, other in zip(sparse.model.parameters(), dense.model.parameters(), strict=True):
@@ -224,7 +225,7 @@ def test_estimators_and_microbatches_without_zeros(monkeypatch: pytest.MonkeyPat
         return method(estimator, x[:10], retain=x[20:40], seed=0).model.coef_
 
     sparse = run()
-    monkeypatch.setattr(narrow, "_SPARSE", 0.0)
+    monkeypatch.setattr(place, "MAX_FILLED", 0.0)
     assert abs(sparse - run()).max() < 1e-9
     assert abs(sparse - estimator.coef_).max() > 1e-3
 
@@ -233,4 +234,4 @@ def test_bags_that_are_full_stay_dense() -> None:
     found = of(network(), bags(3, 0))
     assert found is not None
     assert not found.sparse
-    assert found.thinned(bags(3, 0)).layout == torch.strided
+    assert found.sparse_rows(bags(3, 0)).layout == torch.strided

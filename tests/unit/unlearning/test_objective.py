@@ -11,7 +11,7 @@ from forsaken.bench.networks import mlp
 from forsaken.data.samples import Samples
 from forsaken.models.logits import LogitModel
 from forsaken.unlearning.forsaken.objective import DISTANCES, Objective
-from forsaken.unlearning.forsaken.space import ParameterSpace, at_once
+from forsaken.unlearning.forsaken.parameters import ParameterSpace, default_batch_size
 from forsaken.unlearning.forsaken.targets import centre
 
 
@@ -96,8 +96,8 @@ def test_a_parameter_without_a_role_has_no_gradient(draw: torch.Generator) -> No
 
 
 def test_pictures_and_texts_pass_few_at_a_time_and_rows_of_numbers_all_at_once() -> None:
-    space = ParameterSpace(LogitModel(mlp((5, 6, 3))))
-    assert at_once(space, Samples(torch.zeros(500, 5))) is None
-    assert at_once(space, Samples(torch.zeros(500, 3, 8, 8))) == 64
-    assert at_once(space, Samples(torch.zeros(500, 40, dtype=torch.long))) == 64
-    assert at_once(space, Samples((torch.zeros(500, 5), torch.zeros(500, 5)))) == 64
+    adapter = LogitModel(mlp((5, 6, 3)))
+    assert default_batch_size(adapter, Samples(torch.zeros(500, 5))) is None
+    assert default_batch_size(adapter, Samples(torch.zeros(500, 3, 8, 8))) == 64
+    assert default_batch_size(adapter, Samples(torch.zeros(500, 40, dtype=torch.long))) == 64
+    assert default_batch_size(adapter, Samples((torch.zeros(500, 5), torch.zeros(500, 5)))) == 64

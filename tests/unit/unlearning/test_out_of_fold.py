@@ -18,10 +18,8 @@ from forsaken.errors import InputError, ModelError, NotHeldOutError, SettingsErr
 from forsaken.models.train import train
 from forsaken.models.weights import fingerprint
 from forsaken.unlearning.base import Request
-from forsaken.unlearning.forsaken.aims import TARGETS, aim
-from forsaken.unlearning.forsaken.claims import CLAIMS, claim_of
 from forsaken.unlearning.forsaken.objective import squared_logits
-from forsaken.unlearning.forsaken.targets import centre
+from forsaken.unlearning.forsaken.targets import CLAIMS, TARGETS, centre, claim_of, find_target
 from forsaken.unlearning.methods import METHODS, build
 
 
@@ -55,10 +53,6 @@ def distance(model: torch.nn.Module, x: Tensor, goal: Tensor) -> float:
     return float((said(model, x) - centre(goal)).square().mean())
 
 
-def identity(samples: Samples) -> Tensor:
-    return samples.inputs  # type: ignore[return-value]  # the inputs are the logits
-
-
 # --- where it leads --------------------------------------------------------------------------------------------------
 
 
@@ -84,12 +78,12 @@ def test_forgotten_samples_reach_what_the_references_said(problem: Problem, tabl
 def test_each_sample_has_a_target_of_its_own() -> None:
     x = torch.tensor([[3.0, 0.0], [0.0, 3.0], [2.0, 2.5]])
     table = References.claimed(x, [[1.0, 0.0], [5.0, 1.0], [0.0, 0.5]])
-    found = aim("out-of-fold", squared_logits, Request.read(x[[2, 0]], references=table), identity)
+    found = find_target("out-of-fold", squared_logits, Request.read(x[[2, 0]], references=table), x[[2, 0]], None)
     assert found.logits.tolist() == [[-0.25, 0.25], [0.5, -0.5]]
     assert found.before == pytest.approx((0.0 + 1.0) / 2), "(-0.25, 0.25) stays, (1.5, -1.5) is to go to (0.5, -0.5)"
     assert found.memorised
     assert found.bound is None
-    there = aim("out-of-fold", squared_logits, Request.read(x[[2]], references=table), identity)
+    there = find_target("out-of-fold", squared_logits, Request.read(x[[2]], references=table), x[[2]], None)
     assert not there.memorised, "what stands at its target is not memorised"
 
 
@@ -117,7 +111,7 @@ def test_with_a_curvature_the_forgotten_samples_alone_are_passed(problem: Proble
     assert facts["spread"] == curved.spread
     assert facts["references"]["curvature_rows"] == 220
     goal = centre(curved.logits(x))
-    near = Forsaken().tolerance * curved.spread * float(goal.square().mean().sqrt())
+    near = Forsaken().solver.tolerance * curved.spread * float(goal.square().mean().sqrt())
     assert facts["tolerance"] == pytest.approx(near, rel=1e-5)
     assert distance(result.model, x, goal) <= 1.01 * facts["tolerance"] ** 2 < distance(problem.model, x, goal)
     assert facts["distance_after"] == pytest.approx(distance(result.model, x, goal), rel=0.01)
@@ -281,11 +275,12 @@ def test_one_claimed_row_makes_the_result_a_claim(problem: Problem, table: Refer
 
     mixed = References.claimed(old, table.logits(old)).extend(new, train=fit, old=old)
     names = [
-        aim(
+        find_target(
             "out-of-fold",
             squared_logits,
             Request.read(part, references=mixed),
-            lambda samples: said(problem.model, samples.inputs),
+            said(problem.model, part),
+            None,
         ).name
         for part in (new, old, x[14:])
     ]

@@ -8,9 +8,7 @@ import torch
 from sklearn.linear_model import Lasso
 from torch import Tensor
 
-from forsaken.unlearning.forsaken.history import History
-from forsaken.unlearning.forsaken.owlqn import WorkingSet, owlqn, pseudo_gradient
-from forsaken.unlearning.forsaken.search import Found, Smooth
+from forsaken.unlearning.forsaken.optimisers import Found, History, Smooth, WorkingSet, owlqn, pseudo_gradient
 
 
 class Quadratic:

@@ -15,8 +15,8 @@ from forsaken import Curvature, Forsaken
 from forsaken.bench.networks import NewsConvolutions, TextConvolutions, vgg16
 from forsaken.data.samples import Samples
 from forsaken.models.logits import LogitModel
-from forsaken.unlearning.forsaken import prefix as place
-from forsaken.unlearning.forsaken.prefix import FrozenPrefix, frozen_prefix
+from forsaken.unlearning.forsaken import parameters as place
+from forsaken.unlearning.forsaken.parameters import FrozenPrefix, frozen_prefix
 
 PICTURES = torch.rand(9, 1, 8, 8, generator=torch.Generator().manual_seed(1))
 TARGETS = torch.randn(4, 3, generator=torch.Generator().manual_seed(2))
@@ -31,7 +31,7 @@ def layers(*, inplace: bool = False) -> list[nn.Module]:
 @pytest.fixture(autouse=True)
 def few_are_plenty(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     if "papers" not in request.node.name:
-        monkeypatch.setattr(place, "PLENTY", 1)
+        monkeypatch.setattr(place, "MIN_FREE", 1)
 
 
 def network(*, inplace: bool = False) -> nn.Sequential:
@@ -102,7 +102,7 @@ def test_first_layers_are_not_computed_again() -> None:
     found = of(model)
     assert found is not None
     adapter, before = LogitModel(model), model[0].forward
-    outputs = found.outputs(lambda: adapter(PICTURES))
+    outputs = found.outputs(adapter, PICTURES)
     assert outputs is not None
     assert outputs[0].isnan().all()
     assert outputs[0].untyped_storage().nbytes() == 4, "what nobody looks at takes no room"
@@ -255,17 +255,17 @@ def test_weights_that_are_shared_are_no_prefix() -> None:
 
 
 def test_what_would_not_fit_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(place, "_ROOM", 9 * 64 * 4)
+    monkeypatch.setattr(place, "PREFIX_BYTES", 9 * 64 * 4)
     assert of(network()) is not None
-    monkeypatch.setattr(place, "_ROOM", 9 * 64 * 4 - 1)
+    monkeypatch.setattr(place, "PREFIX_BYTES", 9 * 64 * 4 - 1)
     assert of(network()) is None
 
 
 def test_a_small_model_has_no_layers_to_spare(monkeypatch: pytest.MonkeyPatch) -> None:
     others = 64 * 16 + 16 + 16 * 3 + 3
-    monkeypatch.setattr(place, "PLENTY", others / (9 * 3))
+    monkeypatch.setattr(place, "MIN_FREE", others / (9 * 3))
     assert of(network()) is not None
-    monkeypatch.setattr(place, "PLENTY", others / (9 * 3) + 0.01)
+    monkeypatch.setattr(place, "MIN_FREE", others / (9 * 3) + 0.01)
     assert of(network()) is None
 
 

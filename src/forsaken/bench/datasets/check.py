@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from forsaken.bench.datasets.registry import DATASETS, Dataset
 from forsaken.bench.datasets.store import (
     check_originals,
+    checked_labels,
     dataset_named,
     digest_of,
     files_of,
@@ -15,8 +16,7 @@ from forsaken.bench.datasets.store import (
     recorded,
     table_of,
 )
-from forsaken.data.records import checked_labels
-from forsaken.data.tables import IMAGE, LABEL, TEXT, labels_of
+from forsaken.data.readers import IMAGE, LABEL, TEXT, labels_of
 from forsaken.errors import DataError, DataNotFoundError
 from forsaken.types import Progress, Tick, silent
 

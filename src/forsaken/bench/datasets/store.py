@@ -10,15 +10,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
 from forsaken.bench.datasets.folder import VARIABLE, data_folder
 from forsaken.bench.datasets.registry import DATASETS, Dataset
-from forsaken.data.records import Records, checked_labels
-from forsaken.data.tables import IMAGE, LABEL, NAME, SPLIT, TEXT, from_table, read_parquet
+from forsaken.data.readers import IMAGE, LABEL, NAME, SPLIT, TEXT, from_table, read_parquet
+from forsaken.data.records import Records
 from forsaken.errors import DataError, DataNotFoundError, UnknownNameError
-from forsaken.types import Progress, silent
+from forsaken.types import Array, Progress, silent
 
 WRITTEN = "normalised.json"  # SHA-256 of every Parquet file that `get_dataset` wrote
 
@@ -64,6 +65,24 @@ def load_dataset(
         return records
     labels = checked_labels(records.labels, dataset.classes, where)
     return Records(records.content, labels, records.names or dataset.class_names, records.columns)
+
+
+def checked_labels(labels: Array, classes: int, where: str) -> Array:
+    """Return labels as int64 if each is one of 0 to `classes` - 1 and every class has a row."""
+    numbers = labels.astype(np.int64)
+    outside = np.flatnonzero((numbers < 0) | (numbers >= classes))
+    if len(outside):
+        raise DataError(
+            f"{where}: the label of row {outside[0]} is {numbers[outside[0]]}, expected 0 to {classes - 1} "
+            f"({len(outside)} rows in all are out of range); correct the labels, or get the file again"
+        )
+    missing = sorted(set(range(classes)) - set(np.unique(numbers).tolist()))
+    if missing:
+        raise DataError(
+            f"{where}: class {missing[0]} is empty ({len(missing)} of {classes} classes are), expected one row or more "
+            "of each; is the file complete?"
+        )
+    return numbers
 
 
 def files_of(dataset: Dataset, stem: str) -> list[Path]:

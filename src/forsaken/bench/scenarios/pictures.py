@@ -14,7 +14,7 @@ from forsaken.bench.datasets.store import load_dataset
 from forsaken.bench.scenarios.plan import Plan
 from forsaken.bench.scenarios.scenario import Scenario, id_scenario, ood_scenario
 from forsaken.bench.scenarios.splits import Halves, Rows, draw_members, draw_strangers, halve
-from forsaken.data.records import Records, join_records
+from forsaken.data.records import Records
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError
 from forsaken.types import Array, Progress
@@ -60,7 +60,8 @@ def strangers_of_tiny(plan: Plan, seed: int, progress: Progress) -> Scenario:
 def strangers_of_stl(plan: Plan, seed: int, progress: Progress) -> Scenario:
     """Build CIFAR-10 with STL-10's labelled pictures under labels other than their own."""
     train, test = _parts("cifar10", ("train", "test"), progress)
-    outside = join_records(_parts("stl10", ("train", "test"), progress))
+    parts = _parts("stl10", ("train", "test"), progress)
+    outside = Records(np.concatenate([part.content for part in parts]), np.concatenate([_labels(p) for p in parts]))
     return _with_strangers(plan, seed, _album(train, test, outside, _STL_IN_CIFAR[_labels(outside)]))
 
 

@@ -2,10 +2,10 @@
 
     minimise ½ δᵀMδ   subject to   J δ = t − c(f_θ(D))        M: the curvature over all training rows
 
-J is the Jacobian of the centred logits of D at θ. The solution is δ = M⁻¹Jᵀy with J M⁻¹Jᵀ y = t − c(f_θ(D)), and y is
-found by a few steps of the conjugate-residual method, each of which takes one product with Jᵀ (a backward pass over D)
-and one with J (a forward pass with tangents). Then θ moves by δ, and all is linearised again: since networks are not
-linear, few steps and more rounds win. Only D is passed: no sample holds the others in place, M does.
+J is the Jacobian of the centred logits of D at θ. The solution is δ = M⁻¹Jᵀy with J M⁻¹Jᵀ y = t − c(f_θ(D)). y is found
+by a few steps of the conjugate-residual method, each of which takes one product with Jᵀ (a backward pass over D) and
+one with J (a forward pass with tangents). Then θ moves by δ, and the problem is linearised again: since networks are
+not linear, few steps and more rounds win. Only D is passed: M, not other samples, keeps the model's other answers.
 """
 
 from __future__ import annotations
@@ -20,28 +20,56 @@ from torch.func import jvp
 from forsaken.data.nest import Nest, leaves, length, map_nest
 from forsaken.errors import ModelError
 from forsaken.references.curvature import Apply, Curvature
-from forsaken.unlearning.forsaken.first_layer import FirstLayer
-from forsaken.unlearning.forsaken.search import IMPURE, SLACK, Point, Smooth, Watch
-from forsaken.unlearning.forsaken.space import ParameterSpace
+from forsaken.unlearning.forsaken.objective import IMPURE, SLACK
+from forsaken.unlearning.forsaken.optimisers import Point, Smooth, Watch
+from forsaken.unlearning.forsaken.parameters import InputSpan, ParameterSpace
 from forsaken.unlearning.forsaken.targets import centre
+from forsaken.unlearning.settings import number, whole
 
 HELD = 2048  # rows whose activations are kept between the passes of one round
-LINEARISED, STEP = 1.0, 1.5  # sample passes: a linearisation, a step; one of training is 1
+LINEARISED, STEP = 1.0, 1.5  # cost of a linearisation and of a step, in passes over the samples; training's is 1
 _HALVINGS = 4
 # A linear system is solved to this share of what is left: to the first where the last round kept what it promised, to
 # the second where the network turned out less linear than that.
 _ACCURACY, _AGREES = (0.1, 0.5), 0.4
-_ENOUGH = 0.3  # of the tolerance: what a linear system need not go below
-_SETTLED, _PATIENCE = 0.98, 3  # so many rounds in a row that leave more than this share of the distance are enough
-
-_NEAR = 1e-3  # of the weights' norm: how far apart the passes of a difference are
-_WAYS = ("forward", "double-backward", "difference")  # how a product with J is computed, the first that works
+_ENOUGH = 0.3  # of the tolerance: a linear system is not solved more closely
+_SETTLED, _PATIENCE = 0.98, 3  # converged: so many rounds in a row left more than this share of the distance
+_NEAR = 1e-3  # of the weights' norm: how far apart the two passes of a difference are
+_WAYS = ("forward", "double-backward", "difference")  # how a product with J is computed: the first that works
 
 Named = dict[str, Tensor]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Solver:
+    """Settings of "gauss-newton".
+
+    Attributes
+    ----------
+    damping : float
+        The share of the mean eigenvalue that is added to every eigenvalue of the curvature.
+    tolerance : float
+        How near to its target is near enough, as a share of the distance between two models that never saw a sample.
+        No attack can tell a smaller distance.
+    rounds, steps : int
+        The most linearisations, and the most steps of the linear solver in each.
+    frozen_prefix : float
+        The largest share of the parameters that may stay as they are in the first layers, whose outputs are then
+        computed once. Small models have no parameters to spare, and no prefix.
+    views : int or None
+        How many of the references' views of each sample are forgotten with it; None for all.
+    """
+
+    damping: float = number(0.1, "what is added to the curvature, as a share of its mean", least=1e-6)
+    tolerance: float = number(0.02, "how near is near enough, as a share of what unseen samples differ by")
+    rounds: int = whole(30, "the most linearisations", least=1)
+    steps: int = whole(20, "the most steps of the linear solver in each", least=1)
+    frozen_prefix: float = number(0.3, "the share of the weights, in the first layers, that may stay", most=0.9)
+    views: int | None = whole(None, "how many of the references' views are forgotten too; by default all")
+
+
 class Metric:
-    """M over the parts of a space, to divide by.
+    """M over the parts of a space, in the form of M⁻¹.
 
     Parameters
     ----------
@@ -62,16 +90,16 @@ class Metric:
             bias = factors.bias if factors.bias is not None and factors.bias in space.parts else None
             if weight is None and bias is None:
                 continue
-            if isinstance(space.narrow, FirstLayer) and space.narrow.name == name:
+            if isinstance(space.first, InputSpan) and space.first.name == name:
                 outputs = curvature.divide_outputs(name, damping, device)
-                self._layers.append(_Layer(weight, None, _same, outputs))  # its basis is orthonormal in A
+                self._layers.append(_Layer(weight, None, _same, outputs))  # in its coordinates A is the identity
                 continue
             columns = _columns(len(factors.inputs.diagonal), factors.bias, weight, bias)
             pair = (
                 curvature.divide_inputs(name, damping, device, None if columns is None else columns.to(device)),
                 curvature.divide_outputs(name, damping, device),
             )
-            # the rows of an embedding are its inputs
+            # the inputs of an embedding are its rows
             self._layers.append(_Layer(weight, bias, *(reversed(pair) if factors.embedding else pair)))
         for name, squares in curvature.diagonals.items():
             if name in space.parts:
@@ -89,7 +117,7 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """A weight, its bias, and how to divide by the sides of their columns and of their rows."""
+    """A weight, its bias, and how to divide by the factors of their columns and of their rows."""
 
     weight: str | None
     bias: str | None
@@ -116,20 +144,27 @@ class Linearised:
     space : ParameterSpace
         θ.
     batches : sequence of (inputs, outputs of the frozen prefix)
-        Placed. Up to `HELD` rows keep their activations from `at` on; more are passed anew for each product.
+        Placed inputs. Up to `HELD` rows keep their activations from `at` on; more are passed again for each product.
+    way : {"forward", "double-backward", "difference"}
+        How to compute products with J; where a layer has no such derivative, the next way is taken.
     """
 
-    def __init__(self, space: ParameterSpace, batches: Sequence[tuple[Nest, tuple[Tensor, ...] | None]]) -> None:
+    def __init__(
+        self,
+        space: ParameterSpace,
+        batches: Sequence[tuple[Nest, tuple[Tensor, ...] | None]],
+        way: str = _WAYS[0],
+    ) -> None:
         self.space, self.batches = space, batches
         self.rows = sum(length(inputs) for inputs, _ in batches)
         self.passed = 0.0  # sample passes so far
+        self.way = way
         self._graphs: list[Tensor] | None = None
         self._sizes: list[int] = []
-        self.way = _WAYS[0]
 
     def at(self) -> Tensor:
         """Linearise at θ, and return the centred logits there (rows x classes)."""
-        self._graphs = None  # the last round's go before new ones come
+        self._graphs = None  # free the last round's activations before new ones come
         graphs: list[Tensor] = []
         found: list[Tensor] = []
         for at in range(len(self.batches)):
@@ -165,18 +200,16 @@ class Linearised:
     def product(self, tangent: Named) -> Tensor:
         """Return J of a displacement (rows x classes)."""
         self.passed += STEP * sum(self._sizes)
-        for way in (self._forward, self._twice, self._difference)[_WAYS.index(self.way) :]:
+        ways = dict(zip(_WAYS, (self._forward, self._twice, self._difference), strict=True))
+        while True:
             try:
-                found = torch.cat([way(at, tangent) for at in range(len(self.batches))])
+                return torch.cat([ways[self.way](at, tangent) for at in range(len(self.batches))])
             except torch.OutOfMemoryError:
                 raise
-            except (NotImplementedError, RuntimeError) as error:
+            except RuntimeError as error:
                 if self.way == _WAYS[-1]:
                     raise ModelError(f"the model's logits cannot be differentiated ({error})") from error
-                self.way = _WAYS[_WAYS.index(self.way) + 1]  # some layer has no such derivative
-                continue
-            return found
-        raise ModelError("the model's logits cannot be differentiated")
+                self.way = _WAYS[_WAYS.index(self.way) + 1]
 
     def _logits(self, at: int, parts: Named) -> Tensor:
         inputs, prefixed = self.batches[at]
@@ -214,113 +247,112 @@ class Linearised:
         return found
 
 
-@dataclass(slots=True)
-class Solver:
-    """Moves θ until samples are as near to their targets as a tolerance; see `run`.
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """How `bring_to_targets` ended: after which round, and why."""
 
-    Attributes
+    rounds: int
+    stopped: str
+
+
+def bring_to_targets(
+    linear: Linearised,
+    metric: Metric,
+    target: Tensor,
+    tolerance: float,
+    *,
+    solver: Solver,
+    forgotten: int,
+    watch: Watch,
+    done: int = 0,
+    before: float | None = None,
+) -> Reached:
+    """Move θ, round by round, until the logits are as near to their targets as a tolerance.
+
+    Parameters
     ----------
-    space : ParameterSpace
-        θ.
+    linear : Linearised
+        The samples' logits as a function of θ.
     metric : Metric
         M.
-    steps : int
-        The most conjugate-residual steps of a round.
+    target : Tensor, shape (rows, classes)
+        Centred target logits.
+    tolerance : float
+        The root mean square distance of logits that is near enough.
+    solver : Solver
+        The most rounds and steps.
     forgotten : int
         How many of the first rows are samples to be forgotten: `watch` sees their distance.
     watch : callable
-        Sees each round.
-    rounds : int
-        How many rounds may still come.
-    before : float or None
-        The mean squared distance of the samples to be forgotten as passes without gradients saw it, to make sure once
-        that the model answers the same with gradients.
+        Sees the point after each round and returns a reason to stop, or None.
     done : int
-        How many rounds have been.
+        How many rounds there were already, of ``solver.rounds`` in all.
+    before : float, optional
+        The mean squared distance of the forgotten samples that passes without gradients found, to check that the model
+        gives the same answers with gradients.
     """
-
-    space: ParameterSpace
-    metric: Metric
-    steps: int
-    forgotten: int
-    watch: Watch
-    rounds: int
-    before: float | None = None
-    done: int = 0
-
-    def run(self, linear: Linearised, target: Tensor, tolerance: float) -> str:
-        """Move θ, round by round, and return why it stopped.
-
-        Parameters
-        ----------
-        linear : Linearised
-            The samples' logits.
-        target : Tensor, shape (rows, classes)
-            Centred target logits.
-        tolerance : float
-            The root mean square distance of logits that is near enough.
-        """
-        theta, wanted = self.space.theta, target.to(self.space.theta)
-        left = wanted - linear.at()
-        if self.before is not None:
-            own = float(left[: self.forgotten].double().square().mean())
-            if not abs(own - self.before) <= SLACK * (1 + self.before):
-                raise ModelError(IMPURE)
-            self.before = None
-        near, accuracy, slow = _rms(left), _ACCURACY[1], 0
-        while near > tolerance:
-            if self.rounds == 0:
-                return "iterations"
-            delta = self._displacement(linear, left, max(_ENOUGH * tolerance, accuracy * near))
-            moved = torch.cat([delta[name].reshape(-1) for name in self.space.parts])
-            before, base, share = near, theta.clone(), 1.0
-            for _ in range(_HALVINGS):
-                torch.add(base, moved, alpha=share, out=theta)
-                left = wanted - linear.at()
-                near = _rms(left)
-                if near < before:
-                    break
-                share /= 2
-            else:
-                theta.copy_(base)
-                return "line-search"
-            self.rounds, self.done = self.rounds - 1, self.done + 1
-            accuracy = _ACCURACY[0] if near < _AGREES * before else _ACCURACY[1]
-            distance = float(left[: self.forgotten].square().mean())
-            reason = self.watch(
-                Point(self.done, distance, Smooth(distance, 0.0, distance), 0.0, self.space.size, share)
-            )
-            if reason is not None:
-                return reason
-            slow = slow + 1 if near > _SETTLED * before else 0
-            if slow == _PATIENCE:
-                return "converged"
-        return "tolerance"
-
-    def _displacement(self, linear: Linearised, left: Tensor, enough: float) -> Named:
-        """Return δ = M⁻¹Jᵀy for the y that conjugate-residual steps find for J M⁻¹Jᵀ y = left."""
-        residual = left.clone()
-        towards = self.metric.divide(linear.transposed(residual))
-        image = linear.product(towards)
-        found = {name: torch.zeros_like(part) for name, part in towards.items()}
-        direction, reached, scale = dict(towards), image.clone(), (residual * image).sum()
-        for at in range(self.steps):
-            size = (reached * reached).sum()
-            if not float(size) > 0 or not float(scale) > 0:
-                break  # no weight moves what is left
-            rate = scale / size
-            for name, part in direction.items():
-                found[name].add_(part * rate)
-            residual -= rate * reached
-            if at == self.steps - 1 or _rms(residual) <= enough:
+    theta, wanted = linear.space.theta, target.to(linear.space.theta)
+    left = wanted - linear.at()
+    if before is not None:
+        own = float(left[:forgotten].double().square().mean())
+        if not abs(own - before) <= SLACK * (1 + before):
+            raise ModelError(IMPURE)
+    near, accuracy, slow = _rms(left), _ACCURACY[1], 0
+    while near > tolerance:
+        if done >= solver.rounds:
+            return Reached(done, "iterations")
+        delta = displacement(linear, metric, left, max(_ENOUGH * tolerance, accuracy * near), solver.steps)
+        moved = torch.cat([delta[name].reshape(-1) for name in linear.space.parts])
+        last, base, share = near, theta.clone(), 1.0
+        for _ in range(_HALVINGS):
+            torch.add(base, moved, alpha=share, out=theta)
+            left = wanted - linear.at()
+            near = _rms(left)
+            if near < last:
                 break
-            towards = self.metric.divide(linear.transposed(residual))
-            image = linear.product(towards)
-            scale, before = (residual * image).sum(), scale
-            share = scale / before
-            direction = {name: towards[name] + share * part for name, part in direction.items()}
-            reached = image + share * reached
-        return found
+            share /= 2
+        else:
+            theta.copy_(base)
+            return Reached(done, "line-search")
+        done += 1
+        accuracy = _ACCURACY[0] if near < _AGREES * last else _ACCURACY[1]
+        distance = float(left[:forgotten].square().mean())
+        reason = watch(Point(done, distance, Smooth(distance, 0.0, distance), 0.0, linear.space.size, share))
+        if reason is not None:
+            return Reached(done, reason)
+        slow = slow + 1 if near > _SETTLED * last else 0
+        if slow == _PATIENCE:
+            return Reached(done, "converged")
+    return Reached(done, "tolerance")
+
+
+def displacement(linear: Linearised, metric: Metric, left: Tensor, enough: float, steps: int) -> Named:
+    """Return δ = M⁻¹Jᵀy for the y that conjugate-residual steps find for J M⁻¹Jᵀ y = left.
+
+    The steps end where the root mean square of the residual is `enough`, or after `steps`.
+    """
+    residual = left.clone()
+    towards = metric.divide(linear.transposed(residual))
+    image = linear.product(towards)
+    found = {name: torch.zeros_like(part) for name, part in towards.items()}
+    direction, reached, scale = dict(towards), image.clone(), (residual * image).sum()
+    for at in range(steps):
+        size = (reached * reached).sum()
+        if not float(size) > 0 or not float(scale) > 0:
+            break  # no parameter moves what is left
+        rate = scale / size
+        for name, part in direction.items():
+            found[name].add_(part * rate)
+        residual -= rate * reached
+        if at == steps - 1 or _rms(residual) <= enough:
+            break
+        towards = metric.divide(linear.transposed(residual))
+        image = linear.product(towards)
+        scale, before = (residual * image).sum(), scale
+        share = scale / before
+        direction = {name: towards[name] + share * part for name, part in direction.items()}
+        reached = image + share * reached
+    return found
 
 
 def _columns(width: int, known: str | None, weight: str | None, bias: str | None) -> Tensor | None:

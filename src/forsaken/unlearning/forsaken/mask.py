@@ -1,7 +1,7 @@
-"""The mask gradient μ as a value of its own: save it, apply it, undo it.
+"""The mask gradient μ as a value of its own: record it, save it, apply it, undo it.
 
-Whoever holds a mask and the new weights can restore the memory: a mask is as sensitive as what was forgotten. Delete
-it once it is no longer needed (the paper's last step), or save it without the part that undoes it.
+A mask together with the new weights restores the model's memory of the forgotten samples, so a mask is as sensitive as
+those samples. Delete it once it is no longer needed (the paper's last step), or save it without the original values.
 """
 
 from __future__ import annotations
@@ -22,16 +22,18 @@ from torch import Tensor, nn
 from forsaken._files import write_atomically
 from forsaken.errors import MaskError
 from forsaken.models.logits import as_given, as_module
-from forsaken.models.weights import fingerprint
+from forsaken.models.weights import fingerprint, same_bits
+from forsaken.unlearning.forsaken.parameters import ParameterSpace
 
 _FORMAT = "forsaken.mask"
 _VERSION = "2"
-_READ = ("1", "2")  # version 1 writes the positions of weights that changed as a whole, too
+_READ = ("1", "2")  # version 1 also wrote the positions of parameters of which every entry changed
+_SMALL = 2**31  # positions below it fit into 32 bits
 
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """The changed entries of one parameter: where (flat positions), by how much, and what stood there."""
+    """The changed entries of one parameter: their flat positions, μ, and the original values (None if not kept)."""
 
     index: Tensor
     mu: Tensor
@@ -74,7 +76,7 @@ class Mask:
 
     @property
     def bytes(self) -> int:
-        """How much of a file the entries take that `save` writes, with what undoes it."""
+        """The size of the entries in a file that `save` writes, with the original values."""
         parts = [
             part
             for each in self.entries.values()
@@ -84,7 +86,7 @@ class Mask:
 
     @property
     def revertible(self) -> bool:
-        """Whether the original values are still here."""
+        """Whether the mask holds the original values."""
         return all(part.original is not None for part in self.entries.values())
 
     def apply(self, model: Any) -> Any:
@@ -139,8 +141,8 @@ class Mask:
         path : path
             The file to write, in one step, readable by its owner alone.
         revertible : bool
-            Whether to keep the original values of the changed entries. With them the file alone restores the memory
-            bit for bit; without them it still restores it to rounding, since it holds μ.
+            Whether to keep the original values of the changed entries. With them the file and the new weights give the
+            old weights bit for bit; without them still to rounding, since the file holds μ.
         """
         tensors: dict[str, Tensor] = {}
         for name, part in self.entries.items():
@@ -179,6 +181,45 @@ class Mask:
             raise MaskError(f"{path} is damaged: {error}") from error
 
 
+def record(
+    space: ParameterSpace, mu: Tensor, student: nn.Module, settings: Mapping[str, Any], base: str | None = None
+) -> Mask:
+    """Apply θ = θ_0 − μ to `student`, and return the mask of the entries that changed, bit for bit.
+
+    Parameters
+    ----------
+    space : ParameterSpace
+        The parameters.
+    mu : Tensor, shape (d,)
+        μ.
+    student : Module
+        The model, at θ_0; changed in place.
+    settings : dict
+        The settings of the method, for `Mask.settings`.
+    base : str, optional
+        The fingerprint of the weights at θ_0, where it is known: hashing them takes longer than some passes.
+    """
+    base = fingerprint(student) if base is None else base
+    named = dict(student.named_parameters())
+    entries: dict[str, Entries] = {}
+    with torch.no_grad():
+        for name, positions, step in space.changes(mu):
+            weights = named[name]
+            old = weights.detach().reshape(-1)
+            before = old[positions]
+            after = (before.to(space.dtype) - step).to(old.dtype)
+            moved = ~same_bits(before, after)
+            if not bool(moved.any()):
+                continue
+            index = positions[moved]
+            flat = old.clone()
+            flat[index] = after[moved]
+            weights.copy_(flat.view_as(weights))
+            kind = torch.int32 if old.numel() < _SMALL else torch.int64
+            entries[name] = Entries(index.to(kind).cpu(), step[moved].cpu(), before[moved].cpu())
+    return Mask(entries, space.trainable, base, fingerprint(student) if entries else base, settings)
+
+
 def _from_file(about: Mapping[str, str], tensors: Mapping[str, Tensor]) -> Mask:
     entries = {}
     for key, found in tensors.items():
@@ -203,7 +244,7 @@ def _from_file(about: Mapping[str, str], tensors: Mapping[str, Tensor]) -> Mask:
 
 
 def _all(index: Tensor) -> bool:
-    """Return whether positions are 0, 1, 2, ...: those of a weight that changed from its first entry on."""
+    """Return whether positions are 0, 1, 2, ...; such positions are not written."""
     return len(index) > 0 and int(index[0]) == 0 and bool((index[1:] - index[:-1] == 1).all())
 
 
