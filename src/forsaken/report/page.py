@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import resources
 from pathlib import Path
@@ -26,6 +26,40 @@ _TOLD_FROM = {
     "quick": "",
     "standard": "the forgotten records told from samples that were never seen",
     "full": "each told from retrained models, over all pairs of a record and a model",
+}
+# What the templates call by name.
+_CALLED: tuple[Callable[..., Any], ...] = (
+    figures.accuracy_picture,
+    figures.drift_picture,
+    figures.histograms,
+    figures.klom_picture,
+    figures.margin_picture,
+    figures.objective_curve,
+    figures.objective_curves,
+    figures.roc_picture,
+    tables.audit_cost,
+    tables.classes,
+    tables.comparison,
+    tables.grouped,
+    tables.lowest,
+    tables.numbers,
+    tables.pairs,
+    tables.shown_samples,
+    words.changed,
+    words.clipped,
+    words.counted,
+    words.left_to_do,
+    words.percent,
+    words.summary,
+)
+_SHARED: dict[str, Any] = {each.__name__: each for each in _CALLED} | {
+    "LINES": figures.LINES,
+    "SPREADS": figures.SPREADS,
+    "MAX_SAMPLES": tables.MAX_SAMPLES,
+    "MEMBER": words.MEMBER,
+    "STOPPED": words.STOPPED,
+    "PROFILES": _PROFILES,
+    "TOLD_FROM": _TOLD_FROM,
 }
 
 
@@ -63,9 +97,7 @@ def _filled(template: str, **content: Any) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {"tidy": _tidy, "audit_row": tables.audit_row}
-    environment.globals |= {"draw": figures, "tables": tables, "words": words}
-    environment.globals |= {"clipped": words.clipped, "counted": words.counted, "percent": words.percent}
-    environment.globals |= {"profiles": _PROFILES, "told_from": _TOLD_FROM}
+    environment.globals |= _SHARED
     style, script = _source("page.css"), _source("page.js")
     policy = (
         f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'; form-action 'none'"
