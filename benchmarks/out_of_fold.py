@@ -24,11 +24,11 @@ from out_of_fold_rows import PRESETS, TEN, Row, in_groups, near, neighbours
 
 from forsaken._files import write_atomically
 from forsaken._random import generator
-from forsaken.auditing.case import Case
 from forsaken.auditing.ensembles import WATCHED, Ensembles
 from forsaken.auditing.full import Full
-from forsaken.auditing.matrices import BEFORE, RETRAINED, Matrices
-from forsaken.bench.audit import case_of
+from forsaken.auditing.inputs import AuditInputs
+from forsaken.auditing.measurements import BEFORE, RETRAINED, Matrices
+from forsaken.bench.audit import fill, inputs_of
 from forsaken.bench.networks import training_of
 from forsaken.bench.scenarios.scenario import Scenario
 from forsaken.bench.scenarios.table import load_scenario
@@ -54,11 +54,11 @@ NUMBERS = {
 }
 
 
-def retains_of(rows: dict[str, Row], case: Case, watched: Samples) -> dict[str, Samples]:
+def retains_of(rows: dict[str, Row], case: AuditInputs, watched: Samples) -> dict[str, Samples]:
     """Return the retain samples of rows that get others than 1 % of the data; none of them is watched."""
-    taken, kept = set(row_keys(watched.inputs)), case.sets.named("kept")
+    taken, kept = set(row_keys(watched.inputs)), case.sets.need("kept")
     free = kept.rows(np.flatnonzero([key not in taken for key in row_keys(kept.inputs)]))
-    few = case.sets.named("retain")
+    few = case.sets.need("retain")
     found = {}
     for name, row in rows.items():
         if row.retain == "all":
@@ -134,8 +134,8 @@ def yardsticks(full: Full, stage: Stage) -> dict[str, Any]:
 def ensembles_of(rows: dict[str, Row], scenario: Scenario, options: argparse.Namespace) -> Ensembles:
     """Return the models to train, and what is done with them."""
     nobody = training_of(scenario, options.device).build()  # the ensembles' originals stand in for a target
-    case = case_of(scenario, nobody, options.device)
-    watched = min(WATCHED, len(case.sets.named("kept")) // 2)  # the rest is there to be retained
+    case = inputs_of(scenario, nobody, options.device)
+    watched = min(WATCHED, len(case.sets.need("kept")) // 2)  # the rest is there to be retained
     plain = Ensembles(case, {}, options.models, 2 * options.models, watched)
     ten = in_groups(len(case.sets.remaining), len(case.sets.forget))
     plans = {name: row.references for name, row in rows.items() if row.references is not None}
@@ -177,7 +177,7 @@ def main() -> None:
         ensembles = ensembles_of(rows, scenario, options)
         if options.share:
             part, parts = map(int, options.share.split("/"))
-            ensembles.fill(part, parts, progress=progress)
+            fill(ensembles, part, parts, progress=progress)
             return
         matrices = ensembles.measure(progress=progress)
         stage = staged(scenario, progress, device=options.device)

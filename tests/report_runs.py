@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from forsaken.auditing.result import Alarm, Audit, Claim, Curve, Divergence, Number, Spread
+from forsaken.auditing.result import Alarm, Audit, Conclusion, Curve, Divergence, Number, Spread
 from forsaken.jobs.certificate import BothWeights, Certificate, Weights, extend
 from forsaken.jobs.certificate import make_certificate as certify
 from forsaken.result import ChainRequest, Result
@@ -159,34 +159,92 @@ def make_audit(profile: str = "full", *, alarmed: bool = True) -> dict[str, Any]
     """An audit with every part that its profile has, as audit.json holds it."""
     draw = np.random.default_rng(2)
     numbers = [
-        Number("fr", "Forgetting rate (FR)", 0.917, "retrained", 12, "samples", (0.75, 1.0), 0.9, 0.0),
-        Number("accuracy", "Test accuracy", 0.9, "retrained", 2000, "samples", (0.85, 0.95), 0.94, 0.95),
-        Number("cfr", "Collateral forgetting rate (CFR)", None, "lower", 0, "samples", note="nothing to keep"),
+        Number(
+            name="fr",
+            label="Forgetting rate (FR)",
+            value=0.917,
+            direction="retrained",
+            n=12,
+            unit="samples",
+            interval=(0.75, 1.0),
+            retrained=0.9,
+            before=0.0,
+        ),
+        Number(
+            name="accuracy",
+            label="Test accuracy",
+            value=0.9,
+            direction="retrained",
+            n=2000,
+            unit="samples",
+            interval=(0.85, 0.95),
+            retrained=0.94,
+            before=0.95,
+        ),
+        Number(
+            name="cfr",
+            label="Collateral forgetting rate (CFR)",
+            value=None,
+            direction="lower",
+            n=0,
+            unit="samples",
+            note="nothing to keep",
+        ),
     ]
     roc, margins, klom = [], [], []
     if profile != "quick":
         numbers.insert(
-            0, Number("rmia_auc", "RMIA, AUC", 0.52, "half", 12, "samples", (0.4, 0.64), 0.51, 0.93, (0.47, 0.53))
+            0,
+            Number(
+                name="rmia_auc",
+                label="RMIA, AUC",
+                value=0.52,
+                direction="half",
+                n=12,
+                unit="samples",
+                interval=(0.4, 0.64),
+                retrained=0.51,
+                before=0.93,
+                floor=(0.47, 0.53),
+            ),
         )
         rates = np.linspace(0, 1, 101)
         for name, power in (("unlearned", 0.7), ("doing nothing", 0.05), ("retrained", 0.98)):
-            roc.append(Curve(name, tuple(rates.tolist()), tuple((rates**power).tolist())))
+            roc.append(Curve(name=name, fpr=tuple(rates.tolist()), tpr=tuple((rates**power).tolist())))
     if profile == "full":
         numbers.insert(
             0,
-            Number("u_lira_auc", "U-LiRA, AUC", 0.61, "half", 384, "pairs", (0.58, 0.64), 0.5, 0.98, (0.47, 0.53)),
+            Number(
+                name="u_lira_auc",
+                label="U-LiRA, AUC",
+                value=0.61,
+                direction="half",
+                n=384,
+                unit="pairs",
+                interval=(0.58, 0.64),
+                retrained=0.5,
+                before=0.98,
+                floor=(0.47, 0.53),
+            ),
         )
         for row in (3, 0, 7):
             drawn = draw.normal((1.5, 0.0, 8.0), 1.0, (32, 3)).T.tolist()
-            margins.append(Spread(row, tuple(drawn[0]), tuple(drawn[1]), tuple(drawn[2])))
+            margins.append(
+                Spread(row=row, unlearned=tuple(drawn[0]), retrained=tuple(drawn[1]), before=tuple(drawn[2]))
+            )
         for part, n in (("forget", 12), ("retain", 30), ("test", 20)):
-            klom.append(Divergence(part, n, (1.4, 4.2), (0.9, 2.1), (9.5, 11.4)))
+            klom.append(Divergence(part=part, n=n, value=(1.4, 4.2), floor=(0.9, 2.1), ceiling=(9.5, 11.4)))
     over = "4 of 12 samples lie further out than the retrained models' 95 % band."
     audit = Audit(
         profile=profile,  # type: ignore[arg-type]
-        claim=Claim("No test here can tell that the records were there.", "What a stronger attack tells."),
+        claim=Conclusion(
+            shown="No test here can tell that the records were there.", not_shown="What a stronger attack tells."
+        ),
         numbers=tuple(numbers),
-        alarms=(Alarm("over-forgetting", alarmed, over), Alarm("no-op", None, "There were no weights to compare.")),
+        alarms=(
+            Alarm(name="over-forgetting", raised=alarmed, told=over),
+            Alarm(name="no-op", raised=None, told="There were no weights to compare."),
+        ),
         warnings=("16 models are few: the interval is wide.",),
         cost={"told": "trains models", "models": 48, "seconds_by_part": {"ensemble": 75.0, "attacks": 0.5}},
         roc=tuple(roc),
@@ -195,7 +253,7 @@ def make_audit(profile: str = "full", *, alarmed: bool = True) -> dict[str, Any]
         settings={"references": 4},
         provenance={"time": "2026-01-04T00:00:00+00:00"},
     )
-    return dict(json.loads(audit.to_json()))
+    return audit.to_dict()
 
 
 def save_run(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from forsaken import errors, metrics
-    from forsaken.auditing.call import audit
+    from forsaken.auditing.audit import audit
     from forsaken.auditing.result import Audit
     from forsaken.bench.datasets.store import load_dataset
     from forsaken.bench.networks import fit
@@ -55,7 +55,7 @@ _HOMES = {
     "Unlearned": "unlearning.base",
     "Unlearner": "unlearning.base",
     "WhiteBoxOracle": "oracles.white_box",
-    "audit": "auditing.call",
+    "audit": "auditing.audit",
     "errors": "",
     "fit": "bench.networks",
     "load_dataset": "bench.datasets.store",

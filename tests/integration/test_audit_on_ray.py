@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from forsaken import METHODS, Recipe, Training
-from forsaken.auditing.case import Case
 from forsaken.auditing.ensembles import Ensembles
+from forsaken.auditing.inputs import AuditInputs
 from forsaken.bench.networks import mlp
 from forsaken.data.samples import Samples
 from forsaken.sets import Sets
@@ -28,7 +28,7 @@ def ensembles(folder: Path | None) -> Ensembles:
     training = Training(lambda: mlp(sizes=(6, 16, 3)), Recipe(4, 16, 1e-2))
     model = training.run(sets.train, seed=0)
     method = METHODS["fine-tune"](learning_rate=0.1)
-    case = Case(model, model, sets, training=training)
+    case = AuditInputs(model, model, sets, training=training)
     return Ensembles(case, {"unlearned": method}, originals=3, retrained=4, folder=folder, at_once=2)
 
 
@@ -38,4 +38,4 @@ def test_ray_gives_the_same_margins_and_keeps_them(tmp_path: Path) -> None:
     for who, sets in here.margins.items():
         for part, matrix in sets.items():
             assert np.allclose(matrix, there.margins[who][part], atol=1e-5)
-    assert ensembles(tmp_path).kept() == 7
+    assert ensembles(tmp_path).missing() == []

@@ -28,7 +28,7 @@ AUDIT = {"recipe": RECIPE, "models": 4, "nonmembers": "strangers.parquet"}
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the white-box oracle and the page, which take longer than all the rest and have tests of their own."""
-    monkeypatch.setattr("forsaken.auditing.call.white_box", lambda *_: [])
+    monkeypatch.setattr("forsaken.auditing.audit.white_box", lambda *_: [])
     monkeypatch.setattr("forsaken.report.page.write_report", lambda place: (place / "report.html").write_text("page"))
 
 
@@ -88,7 +88,7 @@ def test_an_audit_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.M
     assert 0 < len(first) < 16, "four originals, as many unlearned, and eight retrained models"
     assert not (job.parent / "forgotten" / "audit.json").exists()
     trained: list[int] = []
-    import forsaken.auditing.trainings as place
+    import forsaken.auditing.inputs as place
 
     real = place.train_many
 

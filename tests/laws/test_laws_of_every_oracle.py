@@ -11,9 +11,8 @@ import pytest
 import torch
 
 from forsaken import Recipe, ShadowOracle, Training
-from forsaken.auditing.case import Case
-from forsaken.auditing.references import ReferenceModels
-from forsaken.auditing.white import white_box
+from forsaken.auditing.attacks import ShadowModels, white_box
+from forsaken.auditing.inputs import AuditInputs
 from forsaken.bench.networks import mlp
 from forsaken.data.samples import Samples, join
 from forsaken.metrics import separation
@@ -38,8 +37,8 @@ def areas(problem: Problem) -> dict[str, tuple[float, float]]:
     outside = strangers(problem, 60, 80)
     retrained = TRAINING.run(kept, seed=9)
     sets = Sets(forget, kept=kept, test=test, nonmembers=outside)
-    case = Case(problem.model, problem.model, sets, retrained=(retrained,), training=TRAINING)
-    numbers = ReferenceModels.fit(case, 8).numbers()[0] + white_box(case)
+    case = AuditInputs(problem.model, problem.model, sets, retrained=(retrained,), training=TRAINING)
+    numbers = ShadowModels.fit(case, 8).numbers()[0] + white_box(case)
     found = {number.name: (number.before, number.retrained) for number in numbers if number.name.endswith("_auc")}
 
     members = join([test, strangers(problem, 0, 20)])

@@ -14,8 +14,8 @@ from torch import nn
 from forsaken import Forsaken, load_scenario
 from forsaken.auditing.ensembles import Ensembles
 from forsaken.auditing.full import Full
-from forsaken.auditing.matrices import Matrices
-from forsaken.bench.audit import case_of
+from forsaken.auditing.measurements import Matrices
+from forsaken.bench.audit import inputs_of
 from forsaken.bench.networks import fit
 from forsaken.metrics import at_floor, klom, klom_floor, u_lira, u_lira_floor, u_lira_intervals
 from forsaken.unlearning.base import About, Details, Request, Unlearner
@@ -42,7 +42,7 @@ class Destroy(Unlearner):
 def measured() -> Matrices:
     torch.set_num_threads(2)
     scenario = load_scenario("digits", seed=0)
-    case = case_of(scenario, fit(scenario, scenario.train, seed=1))
+    case = inputs_of(scenario, fit(scenario, scenario.train, seed=1))
     methods = {"forsaken": Forsaken(), "destroyed": Destroy()}
     return Ensembles(case, methods, originals=N, retrained=2 * N).measure()
 

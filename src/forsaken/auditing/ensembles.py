@@ -1,30 +1,34 @@
 """Ensembles for an audit: originals that learn everything and then forget, and models that never saw the samples.
 
-Models are trained many at a time where that is faster, and dropped as soon as their margins are noted. What was noted
-is kept in a folder under a hash of all that decides it, so that an audit that was killed goes on where it was, and one
-with more models trains only those.
+Models are trained many at a time where that is faster, and dropped as soon as they are measured. The measurements are
+kept in a folder (`MeasurementCache`), so that an audit that was killed resumes, and an audit with more models trains
+only the additional ones.
 """
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 
 from forsaken._random import Purpose, generator
-from forsaken.auditing.case import Case, labels_of, some
 from forsaken.auditing.held_out import HeldOut
-from forsaken.auditing.identity import cachable, method_identity, training_identity
-from forsaken.auditing.matrices import BEFORE, RETRAINED, Matrices
-from forsaken.auditing.notebook import Notebook, Record
-from forsaken.auditing.trainings import trained
+from forsaken.auditing.inputs import AuditInputs, labels_of, some
+from forsaken.auditing.measurements import (
+    BEFORE,
+    RETRAINED,
+    Matrices,
+    MeasurementCache,
+    Record,
+    method_identity,
+    training_identity,
+)
 from forsaken.data.samples import Samples
 from forsaken.engine import fan_out
 from forsaken.errors import ForsakenError, SettingsError
@@ -37,35 +41,38 @@ from forsaken.types import Array, Progress, Tick, silent
 from forsaken.unlearning.base import Unlearner, UpfrontUnlearner
 from forsaken.unlearning.retrain import Retrain
 
-_PARTS_A_MODEL = 100  # of a progress bar
-WATCHED = 500
+WATCHED = 500  # the most retain and test samples that are measured
+_TICKS = 100  # of a progress bar, for each model
+
+Model: TypeAlias = tuple[str, int]
+"""A model of the ensemble: "before" or "retrained", and its seed."""
 
 
 @dataclass(frozen=True)
 class Ensembles:
-    """Which models to train, on what, and what to do with them.
+    """Which models are trained, on which data, and which methods make them forget.
 
     Attributes
     ----------
-    case : Case
+    inputs : AuditInputs
         The data, and how models are trained.
     methods : mapping of str to Unlearner
-        What makes every original forget, by name.
+        The methods that make every original forget, by name.
     originals, retrained : int
         How many models learn everything, and how many never see the forgotten samples.
     watched : int
-        The most retain and test samples whose margins are noted.
+        The most retain and test samples whose margins are measured.
     folder : Path or None
-        Where to keep what was noted; nowhere if None.
+        Where the measurements are kept; nowhere if None.
     references : mapping of str to HeldOut
-        Of methods that go by references, by name: how those of each original are made.
+        For methods that use references, by name: how the references of each original are made.
     retains : mapping of str to Samples
-        Of methods that get other retain samples than the case's, by name: which.
+        For methods that get other retain samples than those of `inputs`, by name.
     besides : mapping of str to Samples
-        Further sets whose margins are noted, by name: `Matrices.facts` holds them.
+        Further sets whose margins are measured, by name; `Matrices.facts` holds them.
     """
 
-    case: Case
+    inputs: AuditInputs
     methods: Mapping[str, Unlearner]
     originals: int
     retrained: int
@@ -76,7 +83,6 @@ class Ensembles:
     references: Mapping[str, HeldOut] = field(default_factory=dict)
     retains: Mapping[str, Samples] = field(default_factory=dict)
     besides: Mapping[str, Samples] = field(default_factory=dict)
-    views: Mapping[str, Samples] = field(init=False)
 
     def __post_init__(self) -> None:
         for name, method in self.methods.items():
@@ -85,127 +91,116 @@ class Ensembles:
                     f"{name} trains its own model before anything is forgotten, so that it cannot be run on originals "
                     "that were trained plainly; compare it by benchmarks/baselines.py"
                 )
-        sets, draw = self.case.sets, generator(self.case.seed, Purpose.WATCHED_ROWS)
-        parts = {
-            "forget": sets.need("forget", labels=True),
-            "retain": sets.need("kept", labels=True),
-            "test": sets.need("test", labels=True),
-        }
-        limited = {name: part if name == "forget" else some(part, self.watched, draw) for name, part in parts.items()}
-        object.__setattr__(self, "views", limited)
+        for role in ("forget", "kept", "test"):
+            self.inputs.sets.need(role, labels=True)
 
-    def kept(self) -> int:
-        """Return of how many models everything is there already, from an earlier run."""
-        return sum(self._notes.whole(role, seed) for role, seed in self._wanted())
+    @cached_property
+    def views(self) -> dict[str, Samples]:
+        """The samples that every model is measured on: all forgotten ones, and some retain and test samples."""
+        sets, draw = self.inputs.sets, generator(self.inputs.seed, Purpose.WATCHED_ROWS)
+        retain, test = sets.need("kept", labels=True), sets.need("test", labels=True)
+        return {
+            "forget": sets.need("forget", labels=True),
+            "retain": some(retain, self.watched, draw),
+            "test": some(test, self.watched, draw),
+        }
+
+    @cached_property
+    def models(self) -> list[Model]:
+        """Every model of the ensemble: the originals, then the retrained models."""
+        seed = self.inputs.seed
+        drawn = {
+            BEFORE: generator(seed, Purpose.ORIGINALS).integers(2**32, size=self.originals),
+            RETRAINED: generator(seed, Purpose.RETRAINED).integers(2**32, size=self.retrained),
+        }
+        return [(group, int(one)) for group, seeds in drawn.items() for one in seeds]
+
+    def missing(self) -> list[Model]:
+        """Return the models that are not in the folder with everything that is measured of them."""
+        return [model for model in self.models if not self.cache.complete(*model)]
 
     def reference_count(self) -> int:
         """Return how many references are trained for the originals."""
-        seeds = [seed for role, seed in self._wanted() if role == BEFORE]
-        return sum(plan.count(self.case.sets, seeds) for plan in dict.fromkeys(self.references.values()))
+        seeds = [seed for group, seed in self.models if group == BEFORE]
+        return sum(plan.count(self.inputs.sets, seeds) for plan in dict.fromkeys(self.references.values()))
 
     def measure(self, *, engine: str = "local", workers: int | None = None, progress: Progress = silent) -> Matrices:
-        """Train what is not there yet, note every margin, and return all of them."""
-        wanted = list(self._wanted())
-        found: dict[tuple[str, int], dict[str, Record]] = {}
-        missing = []
-        for role, seed in wanted:
-            if self._notes.whole(role, seed):
-                found[role, seed] = self._notes.read(role, seed)
-            else:
-                missing.append((role, seed))
-        stage = f"train {len(wanted)} models"
-        done = len(wanted) - len(missing)
-        for chunk in self._work(
-            missing, engine, workers, lambda more: _tell(progress, stage, done + more, len(wanted))
-        ):
+        """Train the models that are not in the folder, and return the measurements of all."""
+        missing = self.missing()
+        found = {model: self.cache.read(*model) for model in self.models if model not in set(missing)}
+        for chunk in self.train(missing, engine=engine, workers=workers, progress=progress):
             found |= chunk
         records: dict[str, list[Record]] = {}
-        for key in wanted:
-            for who, record in found[key].items():
-                records.setdefault(who, []).append(record)
+        for model in self.models:
+            for group, record in found[model].items():
+                records.setdefault(group, []).append(record)
         return Matrices.of(records)
 
-    def fill(self, part: int, parts: int, *, progress: Progress = silent) -> None:
-        """Train every `parts`-th of the wanted models, from number `part` on, unless it is in the folder.
+    def train(
+        self, models: Sequence[Model], *, engine: str = "local", workers: int | None = None, progress: Progress = silent
+    ) -> Iterator[dict[Model, dict[str, Record]]]:
+        """Train some models of the ensemble, keep what is measured of them, and yield it chunk by chunk."""
+        total = len(self.models)
+        done = total - len(models)
 
-        Several processes fill one folder side by side so; afterwards `measure` finds all models there.
-        """
-        if not 0 <= part < parts:
-            raise SettingsError(f"part is {part} of {parts}, expected a number from 0 to {parts - 1}")
-        if self.folder is None:
-            raise SettingsError("several processes fill one folder, and folder is None; give folder=")
-        lost = [who for own in self._notes.keys.values() for who, key in own.items() if key is None]
-        if lost:
-            raise SettingsError(
-                f"{', '.join(lost)} cannot be known again, so that nothing of it is kept for other processes: train by "
-                "forsaken.Training, and use methods of this package without functions among their settings"
-            )
-        number = {role: itertools.count() for role in (BEFORE, RETRAINED)}
-        own = [(role, seed) for role, seed in self._wanted() if next(number[role]) % parts == part]
-        missing = [(role, seed) for role, seed in own if not self._notes.whole(role, seed)]
-        for _ in self._work(missing, "local", None, lambda more: _tell(progress, "train", more, len(missing))):
-            pass
+        def tell(more: float) -> None:
+            progress(Tick(f"train {total} models", round((done + more) * _TICKS), total * _TICKS))
 
-    def _wanted(self) -> Iterator[tuple[str, int]]:
-        for role, purpose, count in (
-            (BEFORE, Purpose.ORIGINALS, self.originals),
-            (RETRAINED, Purpose.RETRAINED, self.retrained),
-        ):
-            for seed in generator(self.case.seed, purpose).integers(2**32, size=count):
-                yield role, int(seed)
-
-    def _work(
-        self, missing: Sequence[tuple[str, int]], engine: str, workers: int | None, tell: Callable[[float], None]
-    ) -> Iterator[dict[tuple[str, int], dict[str, Record]]]:
-        chunks = list(self._chunks(missing))
-        if engine != "local":
-            done = [0.0]
-
-            def count(tick: Tick) -> None:
-                done[0] = sum(len(chunk[1]) for chunk in chunks) * tick.done / tick.total
-                tell(done[0])
-
-            for chunk in fan_out(self._done, chunks, engine=engine, workers=workers, progress=count, stage="train"):
-                self._notes.write(chunk)
-                yield chunk
+        chunks = list(self._chunks(models))
+        if engine == "local":
+            for group, seeds in chunks:
+                yield self._measured((group, seeds), tell)
+                done += len(seeds)
+            tell(0)
             return
-        behind = 0
-        for role, seeds in chunks:
-            yield self._done((role, seeds), partial(_within, tell, behind, len(seeds)))
-            behind += len(seeds)
-            tell(behind)
+        # The workers may have no access to the folder, so this process writes what they measured.
+        for chunk in fan_out(
+            self._measured,
+            chunks,
+            engine=engine,
+            workers=workers,
+            progress=lambda tick: tell(len(models) * tick.done / tick.total),
+            stage="train",
+        ):
+            self._keep(chunk)
+            yield chunk
 
-    def _chunks(self, missing: Sequence[tuple[str, int]]) -> Iterator[tuple[str, list[int]]]:
-        size = self.at_once or (self._size() if missing else 1)
-        for role in (RETRAINED, BEFORE):  # what judges first: an ensemble that was killed then needs originals alone
-            seeds = [seed for kind, seed in missing if kind == role]
-            yield from ((role, seeds[at : at + size]) for at in range(0, len(seeds), size))
+    def _chunks(self, models: Sequence[Model]) -> Iterator[tuple[str, list[int]]]:
+        size = self.at_once or (self._chunk_size() if models else 1)
+        for group in (RETRAINED, BEFORE):  # retrained models first: after a kill only originals are left to train
+            seeds = [seed for own, seed in models if own == group]
+            yield from ((group, seeds[at : at + size]) for at in range(0, len(seeds), size))
 
-    def _size(self) -> int:
-        training = self.case.trained
+    def _chunk_size(self) -> int:
+        training = self.inputs.need_training()
         if not isinstance(training, Training):
             return 1
-        build, few = self.case.build(training), self.case.sets.need("forget", labels=True)
-        return at_once_for(build, device=self.device) if vectorises(build, few, device=self.device) else 1
+        build = self.inputs.build(training)
+        return (
+            at_once_for(build, device=self.device) if vectorises(build, self.views["forget"], device=self.device) else 1
+        )
 
-    def _done(
+    def _measured(
         self, chunk: tuple[str, list[int]], tell: Callable[[float], None] = lambda _: None
-    ) -> dict[tuple[str, int], dict[str, Record]]:
-        """Train the models of one chunk, and return what was noted of each."""
-        role, seeds = chunk
-        data = self.case.sets.train if role == BEFORE else self.case.sets.remaining
-        found: dict[tuple[str, int], dict[str, Record]] = {}
-        there = self._notes.complete(role, seeds)
-        absent = [name for name in self.methods if name not in there] if role == BEFORE else []
-        plans = dict.fromkeys(self.references[name] for name in absent if name in self.references)
-        share = 0.9 * len(seeds) / (len(seeds) + sum(plan.count(self.case.sets, seeds) for plan in plans))
+    ) -> dict[Model, dict[str, Record]]:
+        """Train the models of one chunk, make originals forget, and return the measurements of each model.
+
+        `tell` is told how many of these models are done, with fractions.
+        """
+        group, seeds = chunk
+        sets = self.inputs.sets
+        there = self.cache.groups(group, seeds)
+        methods = [name for name in self.methods if name not in there] if group == BEFORE else []
+        plans = dict.fromkeys(self.references[name] for name in methods if name in self.references)
+        # Nine tenths of the progress are for training, divided among originals and references by their numbers.
+        trainings = 0.9 * len(seeds)
+        share = trainings * len(seeds) / (len(seeds) + sum(plan.count(sets, seeds) for plan in plans))
         start = time.perf_counter()
-        everything = torch.arange(len(data))
+        data = sets.train if group == BEFORE else sets.remaining
         models = list(
-            trained(
-                self.case,
+            self.inputs.train(
                 data,
-                [everything] * len(seeds),
+                [torch.arange(len(data))] * len(seeds),
                 seeds,
                 device=self.device,
                 progress=lambda tick: tell(tick.done / max(1, tick.total) * share),
@@ -214,27 +209,38 @@ class Ensembles:
             )
         )
         spent = (time.perf_counter() - start) / len(seeds)
+        curvatures = [
+            Curvature.fit(model, Samples(sets.train.inputs), forward=self.inputs.forward) for model in models if plans
+        ]
         tables: dict[HeldOut, list[References]] = {}
-        curvatures = [self._curvature(model) for model in models] if plans else []
         for at, plan in enumerate(plans):
-            behind, each = share + (0.9 - share) * at / len(plans), (0.9 - share) / len(plans)
-            told = partial(_between, tell, behind, each)
-            tables[plan] = plan.tables(self.case, seeds, models, curvatures, device=self.device, tell=told)
+            width = (trainings - share) / len(plans)
+            tables[plan] = plan.tables(
+                self.inputs,
+                seeds,
+                models,
+                curvatures,
+                device=self.device,
+                tell=lambda done, begin=share + at * width, width=width: tell(begin + done * width),  # type: ignore[misc]
+            )
+        found: dict[Model, dict[str, Record]] = {}
         for at, (seed, model) in enumerate(zip(seeds, models, strict=True)):
-            noted: dict[str, Record] = {role: self._noted(model, spent)}
-            for name in absent:
+            records: dict[str, Record] = {group: self._record(model, spent)}
+            for name in methods:
                 table = tables[self.references[name]][at] if name in self.references else None
-                noted[name] = self._forgotten(name, model, seed, table)
-            found[role, seed] = self._notes.read(role, seed) | noted
-            tell(0.9 + 0.1 * len(found) / len(seeds))
-        self._notes.write(found)
+                records[name] = self._unlearned(name, model, seed, table)
+            found[group, seed] = self.cache.read(group, seed) | records
+            tell(trainings + 0.1 * len(found))
+        self._keep(found)
         return found
 
-    def _curvature(self, model: Any) -> Curvature:
-        return Curvature.fit(model, Samples(self.case.sets.train.inputs), forward=self.case.forward)
+    def _keep(self, found: Mapping[Model, Mapping[str, Record]]) -> None:
+        for (group, seed), records in found.items():
+            self.cache.write(group, seed, records)
 
-    def _forgotten(self, name: str, model: Any, seed: int, table: References | None) -> Record:
-        sets, training, method = self.case.sets, self.case.training, self.methods[name]
+    def _unlearned(self, name: str, model: Any, seed: int, table: References | None) -> Record:
+        """Make an original forget by a method, and return the measurements of the unlearned model."""
+        sets, training, method = self.inputs.sets, self.inputs.training, self.methods[name]
         retain = sets.remaining if isinstance(method, Retrain) else self.retains.get(name, sets.retain)
         try:
             result = method(
@@ -244,71 +250,56 @@ class Ensembles:
                 retain,
                 references=table,
                 training=training if isinstance(training, Training) else None,
-                forward=self.case.forward,
+                forward=self.inputs.forward,
                 seed=seed,
             )
         except ForsakenError as error:
             raise ForsakenError(f"{name} failed on an original of the ensemble (seed {seed}): {error}") from error
-        noted = self._noted(result.model, result.seconds) | {"density": np.array(result.density)}
+        record = self._record(result.model, result.seconds) | {"density": np.array(result.density)}
         if table is not None:
-            said = table.logits(sets.forget).double().numpy()
-            noted["targets"] = margins(said, labels_of(sets.need("forget", labels=True)))
-            noted["passes"] = np.array(float(result.details.facts.get("sample_passes", np.nan)))
-        return noted
+            targets = table.logits(sets.forget).double().numpy()
+            record["targets"] = margins(targets, labels_of(self.views["forget"]))
+            record["passes"] = np.array(float(result.details.facts.get("sample_passes", np.nan)))
+        return record
 
-    def _noted(self, model: Any, seconds: float) -> dict[str, Array]:
-        noted: dict[str, Array] = {"seconds": np.array(seconds)}
+    def _record(self, model: Any, seconds: float) -> dict[str, Array]:
+        record: dict[str, Array] = {"seconds": np.array(seconds)}
         for part, samples in self.views.items():
-            seen = self.case.seen(model, samples)
-            noted[part] = seen.margins
+            answers = self.inputs.answers(model, samples)
+            record[part] = answers.margins
             if part != "forget":
-                noted[f"{part}.accuracy"] = np.array(seen.right.mean())
+                record[f"{part}.accuracy"] = np.array(answers.right.mean())
             if part != "test":
-                noted[f"{part}.top"] = seen.top
-        noted |= {name: self.case.margins(model, samples) for name, samples in self.besides.items()}
-        return noted
+                record[f"{part}.top"] = answers.top
+        return record | {name: self.inputs.margins(model, samples) for name, samples in self.besides.items()}
 
     @cached_property
-    def _notes(self) -> Notebook:
-        known = isinstance(self.case.training, Training)  # of a function nobody can tell whether it is the same
-        keys: dict[str, dict[str, str | None]] = {BEFORE: dict.fromkeys((BEFORE, *self.methods)), RETRAINED: {}}
-        keys[RETRAINED][RETRAINED] = None
-        return Notebook(self.folder, self._keys if known and self.folder is not None else keys, self._shapes)
+    def cache(self) -> MeasurementCache:
+        """Where the measurements are kept. Nothing is kept of a training function, which may change unnoticed."""
+        training, sets = self.inputs.training, self.inputs.sets
+        if self.folder is None or not isinstance(training, Training):
+            unknown: dict[str, Mapping[str, str | None]] = {BEFORE: dict.fromkeys((BEFORE, *self.methods))}
+            return MeasurementCache(self.folder, unknown | {RETRAINED: {RETRAINED: None}}, {})
+        identities = {
+            group: training_identity(
+                training, data, {**self.views, **self.besides}, device=self.device, forward=self.inputs.forward
+            )
+            for group, data in ((BEFORE, sets.train), (RETRAINED, sets.remaining))
+        }
+        own: dict[str, str | None] = {BEFORE: identities[BEFORE]}
+        for name, method in self.methods.items():
+            given = {"reference": sets.reference, "retain": self.retains.get(name, sets.retain)}
+            held_out = self.references[name].to_dict() if name in self.references else None
+            own[name] = method_identity(identities[BEFORE], name, method, given, held_out)
+        return MeasurementCache(self.folder, {BEFORE: own, RETRAINED: {RETRAINED: identities[RETRAINED]}}, self._shapes)
 
     @property
     def _shapes(self) -> dict[str, dict[str, tuple[int, ...]]]:
-        plain: dict[str, tuple[int, ...]] = {part: (len(samples),) for part, samples in self.views.items()}
-        plain |= {name: (len(samples),) for name, samples in self.besides.items()}
+        plain: dict[str, tuple[int, ...]] = {
+            part: (len(samples),) for part, samples in {**self.views, **self.besides}.items()
+        }
         plain |= {"seconds": ()} | {f"{part}.accuracy": () for part in self.views if part != "forget"}
         own = {name: plain | {"density": ()} for name in self.methods}
         for name in self.references:
             own[name] |= {"targets": plain["forget"], "passes": ()}
         return {BEFORE: plain, RETRAINED: plain} | own
-
-    @property
-    def _keys(self) -> dict[str, dict[str, str | None]]:
-        case, sets, training = self.case, self.case.sets, self.case.network
-        views = {**self.views, **self.besides}
-        trained = {
-            role: training_identity(training, data, views, device=self.device, forward=case.forward)
-            for role, data in ((BEFORE, sets.train), (RETRAINED, sets.remaining))
-        }
-        own: dict[str, str | None] = {BEFORE: trained[BEFORE]}
-        for name, method in self.methods.items():
-            given = {"reference": sets.reference, "retain": self.retains.get(name, sets.retain)}
-            held_out = self.references[name].to_dict() if name in self.references else None
-            identity = method_identity(trained[BEFORE], name, method, given, held_out)
-            own[name] = identity if cachable(method) else None
-        return {BEFORE: own, RETRAINED: {RETRAINED: trained[RETRAINED]}}
-
-
-def _within(tell: Callable[[float], None], behind: int, count: int, share: float) -> None:
-    tell(behind + share * count)
-
-
-def _between(tell: Callable[[float], None], behind: float, width: float, share: float) -> None:
-    tell(behind + width * share)
-
-
-def _tell(progress: Progress, stage: str, done: float, total: int) -> None:
-    progress(Tick(stage, round(done * _PARTS_A_MODEL), total * _PARTS_A_MODEL))

@@ -1,213 +1,218 @@
-"""The quick profile: one oracle's rates, the accuracy and the confidence, each with an interval."""
+"""The quick profile: the oracle's rates, accuracy and confidence, each with an interval over samples."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Literal
 
 import numpy as np
 
-from forsaken.auditing.case import Case, labels_of
+from forsaken.auditing.inputs import AuditInputs, Caveat
+from forsaken.auditing.judgement import Posteriors, correct, members, verdict
 from forsaken.auditing.result import Number
-from forsaken.auditing.verdict import View, judge, members
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError, OracleError, UndefinedMetricError
 from forsaken.metrics import bootstrap_interval, catastrophic_forgetting_rate, forgetting_rate
 from forsaken.models.logits import posteriors
-from forsaken.oracles.base import OracleReport
 from forsaken.sets import ROLES
 from forsaken.types import Array
 
-_DRAWS = 1000
-_SEEN = 0.01  # a change of a posterior that somebody could see
+_ROLES = ("forget", "kept", "test", "nonmembers")
+_VISIBLE = 0.01  # a change of a posterior that an attacker could see
 
 
 class Quick:
-    """What the posteriors of the model before, after and of retrained ones say."""
+    """The posteriors of the model before, the model after and retrained models, and the numbers made of them.
 
-    def __init__(self, case: Case) -> None:
-        self.case = case
-        self.before, self.after = self._seen(case.before), self._seen(case.after)
-        self.retrained = [self._seen(model) for model in case.retrained]
-        widths = {view["forget"].shape[1] for view in (self.before, self.after, *self.retrained)}
-        if len(widths) > 1 or (case.oracle is not None and widths != {case.oracle.classes}):
-            oracle = "" if case.oracle is None else f", and the oracle's shadow had {case.oracle.classes}"
+    Attributes
+    ----------
+    before, after : mapping
+        Posteriors by role.
+    retrained : list of mappings
+        The same for each retrained model.
+    weakness : str or None
+        Why the oracle cannot tell members on the model before, where its interval allows chance.
+    """
+
+    def __init__(self, inputs: AuditInputs) -> None:
+        self.inputs = inputs
+        self.before, self.after = self._posteriors(inputs.before), self._posteriors(inputs.after)
+        self.retrained = [self._posteriors(model) for model in inputs.retrained]
+        widths = {answers["forget"].shape[1] for answers in (self.before, self.after, *self.retrained)}
+        if len(widths) > 1 or (inputs.oracle is not None and widths != {inputs.oracle.classes}):
+            oracle = "" if inputs.oracle is None else f", and the oracle's shadow had {inputs.oracle.classes}"
             raise OracleError(
-                f"the models have {sorted(widths)} classes{oracle}; all of them must be models of one task"
+                f"the models have {sorted(widths)} classes{oracle}; all of them must be models of one task",
+                field="oracle",
             )
-        test = case.sets.test
-        self.truth = None if test is None or test.labels is None else labels_of(test)
         self._check_labels(widths.pop())
-        self.weak = self._weakness()
+        inside = [self.before[role] for role in ("kept", "forget") if role in self.before]
+        outside = [self.before[role] for role in ("test", "nonmembers") if role in self.before]
+        self._known = (np.concatenate(inside), np.concatenate(outside)) if outside else None
+        self.weakness = self._weakness()
 
-    def warnings(self, *, ensemble: bool = False) -> list[str]:
-        """Return what makes the numbers weaker than they look; `ensemble` where retrained models were trained."""
-        found = [] if self.weak is None else [self.weak]
-        if self.case.oracle is not None and self._known() is None:
+    def caveats(self, *, ensemble: bool) -> list[Caveat]:
+        """Return what makes the numbers weaker than they look; `ensemble`: the audit trained retrained models."""
+        found = []
+        if self.weakness is not None:
+            found.append(Caveat(self.weakness))
+        if self.inputs.oracle is None:
+            remedy = "give oracle=ShadowOracle.fit(...)"
+            found.append(Caveat("there is no oracle, so that FR and CFR are not known", "oracle", remedy))
+        elif self._known is None:
             found.append(
-                "nobody knows how good the oracle is, since there are neither test samples nor non-members to try it "
-                "on; give test= or nonmembers="
+                Caveat(
+                    "the quality of the oracle is not known, since there are neither test samples nor non-members to "
+                    "evaluate it on",
+                    "test",
+                    "give test= or nonmembers=",
+                )
             )
-        if self.case.oracle is None:
-            found.append("there is no oracle, so that FR and CFR are not known; give oracle=ShadowOracle.fit(...)")
         if not self.retrained and not ensemble:
             found.append(
-                "no retrained model stands beside the numbers, so that too much forgetting looks like enough; give "
-                "retrained=, or use the profile full, which trains some"
+                Caveat(
+                    "there is no retrained model to compare the numbers with, so that forgetting too much looks like "
+                    "forgetting enough",
+                    "retrained",
+                    "give retrained=, or use the profile full, which trains some",
+                )
             )
         return found
 
     def numbers(self) -> list[Number]:
-        """Return FR, CFR, the accuracies and the confidence."""
-        forget, kept = len(self.before["forget"]), len(self.before.get("kept", ()))
-        found = []
-        if self.case.oracle is not None:
-            found.append(self._rate("fr", "forgetting rate (FR)", "forget", forgetting_rate, "retrained", forget))
-            if kept:
+        """Return FR, CFR, the oracle's balanced accuracy, the accuracies and the confidence."""
+        sets, oracle, found = self.inputs.sets, self.inputs.oracle, []
+        if oracle is not None:
+            found.append(self._rate("fr", "forgetting rate (FR)", "forget", forgetting_rate, "retrained"))
+            if "kept" in self.before:
                 label = "collateral on kept training samples (CFR)"
-                found.append(self._rate("cfr", label, "kept", catastrophic_forgetting_rate, "lower", kept))
-            report = self.oracle_report()
-            if report is not None:
-                found.append(self._oracle(report))
-        if self.truth is not None:
-            found.append(self._mean("accuracy", "test accuracy", "test", "retrained", self._right))
+                found.append(self._rate("cfr", label, "kept", catastrophic_forgetting_rate, "lower"))
+            if self._known is not None:
+                verdicts = [members(oracle, side) for side in self._known]
+                found.append(
+                    Number(
+                        name="oracle_balanced_accuracy",
+                        label="the oracle's balanced accuracy on the model before",
+                        value=oracle.evaluate_posteriors(*self._known).balanced_accuracy,
+                        direction="higher",
+                        n=sum(map(len, verdicts)),
+                        unit="samples",
+                        interval=self._interval(_balanced_accuracy, *verdicts),
+                    )
+                )
+        if sets.test is not None and sets.test.labels is not None:
+            truth = sets.test.labels.numpy()
+            found.append(self._mean("accuracy", "test accuracy", "test", lambda rows: correct(rows, truth)))
         label = "mean confidence on the forgotten samples"
-        found.append(self._mean("forget_confidence", label, "forget", "retrained", lambda rows: rows.max(1)))
-        labels = self.case.sets.forget.labels
-        if labels is not None:
-            truth = labels.numpy()
+        found.append(self._mean("forget_confidence", label, "forget", lambda rows: rows.max(1)))
+        if sets.forget.labels is not None:
+            learnt = sets.forget.labels.numpy()
             label = "forgotten samples still answered with the label that was learnt"
-            found.append(
-                self._mean("forget_accuracy", label, "forget", "retrained", lambda rows: rows.argmax(1) == truth)
-            )
+            found.append(self._mean("forget_accuracy", label, "forget", lambda rows: correct(rows, learnt)))
         return found
 
-    def oracle_report(self) -> OracleReport | None:
-        """Judge the oracle on the model before, where the truth is known."""
-        sides = self._known()
-        return None if sides is None or self.case.oracle is None else self.case.oracle.evaluate_posteriors(*sides)
+    def moved(self, answers: Posteriors) -> tuple[int, int]:
+        """Return for how many forgotten samples a model differs from the model before: visibly, and to the oracle.
 
-    def moved(self, view: View) -> tuple[int, int]:
-        """Return for how many forgotten samples a model differs from the one before: visibly, and to the oracle.
-
-        Visible is another answer, or a posterior that moved by more than 0.01. Without an oracle both are the same.
+        A difference is visible if the predicted class changed, or a posterior moved by more than 0.01. Without an
+        oracle that can tell members, both counts are of visible differences.
         """
-        old, new = self.before["forget"], view["forget"]
+        old, new, oracle = self.before["forget"], answers["forget"], self.inputs.oracle
         other = old.argmax(1) != new.argmax(1)
-        visible = other | (np.abs(old - new).max(1) > _SEEN)
-        if self.case.oracle is None or self.weak is not None:
-            return int(visible.sum()), int(visible.sum())
-        judged = other | (members(self.case.oracle, old) != members(self.case.oracle, new))
+        visible = other | (np.abs(old - new).max(1) > _VISIBLE)
+        judged = visible
+        if oracle is not None and self.weakness is None:
+            judged = other | (members(oracle, old) != members(oracle, new))
         return int(visible.sum()), int(judged.sum())
 
-    def _seen(self, model: Any) -> View:
-        sets = self.case.sets
-        parts = {"forget": sets.forget, "kept": sets.kept, "test": sets.test, "nonmembers": sets.nonmembers}
+    def _posteriors(self, model: Any) -> Posteriors:
+        parts = {role: part for role in _ROLES if (part := self.inputs.sets.get(role)) is not None}
         return {
-            name: posteriors(model, Samples(part.inputs), forward=self.case.forward)
-            for name, part in parts.items()
-            if part is not None
+            role: posteriors(model, Samples(part.inputs), forward=self.inputs.forward) for role, part in parts.items()
         }
 
-    def _known(self) -> tuple[Array, Array] | None:
-        """Return the posteriors of known members and of known non-members under the model before."""
-        inside = [self.before[name] for name in ("kept", "forget") if name in self.before]
-        outside = [self.before[name] for name in ("test", "nonmembers") if name in self.before]
-        return (np.concatenate(inside), np.concatenate(outside)) if outside else None
-
     def _check_labels(self, classes: int) -> None:
-        for name in ROLES:
-            part: Samples | None = getattr(self.case.sets, name)
-            if part is None or part.labels is None or name == "reference":
+        for role in ROLES:
+            part = self.inputs.sets.get(role)
+            if part is None or part.labels is None or role == "reference":
                 continue
             low, high = int(part.labels.min()), int(part.labels.max())
             if low < 0 or high >= classes:
                 raise InputError(
-                    f"the labels of {name} reach from {low} to {high}, but the model has {classes} classes; number "
+                    f"the labels of {role} reach from {low} to {high}, but the model has {classes} classes; number "
                     f"them from 0 to {classes - 1}"
                 )
 
     def _weakness(self) -> str | None:
-        """Say so where the oracle cannot tell members: at all, or forgotten samples from others of their kind."""
-        sides, oracle = self._known(), self.case.oracle
-        if oracle is None or sides is None:
+        """Return why the oracle cannot tell members: of the task, or among samples like the forgotten ones."""
+        oracle = self.inputs.oracle
+        if oracle is None or self._known is None:
             return None
+        pairs = [self._known]
         if "nonmembers" in self.before:
-            alike = self._chance(self.before["forget"], self.before["nonmembers"])
-            if alike is not None:
-                return alike
-        return self._chance(*sides)
+            pairs.insert(0, (self.before["forget"], self.before["nonmembers"]))
+        for inside, outside in pairs:
+            verdicts = members(oracle, inside), members(oracle, outside)
+            interval = self._interval(_balanced_accuracy, *verdicts)
+            if interval is not None and interval[0] <= 0.5:
+                return (
+                    "the oracle is no better than chance on the model before (balanced accuracy "
+                    f"{_balanced_accuracy(*verdicts):.3f}, interval {interval[0]:.3f} to {interval[1]:.3f}), so that "
+                    "its rates mean nothing and are left out; train the shadow as the model was trained, on data of "
+                    "the same kind, or use the profile standard or full"
+                )
+        return None
 
-    def _chance(self, inside: Array, outside: Array) -> str | None:
-        oracle = self.case.oracle
-        if oracle is None:
-            return None
-        verdicts = [members(oracle, side) for side in (inside, outside)]
-        interval = bootstrap_interval(_balanced, *verdicts, draws=_DRAWS, seed=self.case.seed)
-        if interval is None or interval[0] > 0.5:
-            return None
-        return (
-            f"the oracle is no better than chance on the model before (balanced accuracy {_balanced(*verdicts):.3f}, "
-            f"interval {interval[0]:.3f} to {interval[1]:.3f}), so that its rates mean nothing and are left out; train "
-            "the shadow as the model was trained, on data of the same kind, or use the profile standard or full"
-        )
-
-    def _oracle(self, report: OracleReport) -> Number:
-        sides = self._known()
-        verdicts = (
-            [] if sides is None or self.case.oracle is None else [members(self.case.oracle, one) for one in sides]
-        )
-        return Number(
-            "oracle_balanced_accuracy",
-            "the oracle's balanced accuracy on the model before",
-            report.balanced_accuracy,
-            "higher",
-            n=report.members + report.nonmembers,
-            unit="samples",
-            interval=bootstrap_interval(_balanced, *verdicts, draws=_DRAWS, seed=self.case.seed),
-        )
-
-    def _rate(self, name: str, label: str, part: str, rate: Any, direction: Any, n: int) -> Number:
-        oracle = self.case.oracle
-        if oracle is None or self.weak is not None:
-            return Number(name, label, None, direction, n, "samples", note="the oracle is no better than chance")
-        was, now = (members(oracle, view[part]) for view in (self.before, self.after))
+    def _rate(
+        self,
+        name: Literal["fr", "cfr"],
+        label: str,
+        role: str,
+        rate: Callable[[Array, Array], float],
+        direction: Literal["retrained", "lower"],
+    ) -> Number:
+        oracle = self.inputs.oracle
+        told: dict[str, Any] = {"name": name, "label": label, "direction": direction, "unit": "samples"}
+        told["n"] = len(self.before[role])
+        if oracle is None or self.weakness is not None:
+            return Number(**told, value=None, note="the oracle is no better than chance")
+        was, now = members(oracle, self.before[role]), members(oracle, self.after[role])
         try:
             value = rate(was, now)
         except UndefinedMetricError:
-            note = "undefined: by this oracle nothing was memorised"
-            return Number(name, label, None, direction, n, "samples", note=note)
-        usual = [judge(oracle, self.before, view, None) for view in self.retrained]
-        beside = [found for one in usual if (found := getattr(one, name)) is not None]
+            return Number(**told, value=None, note="undefined: by this oracle nothing was memorised")
+        verdicts = [verdict(oracle, self.before, answers, None) for answers in self.retrained]
         return Number(
-            name,
-            label,
-            value,
-            direction,
-            n,
-            "samples",
-            interval=bootstrap_interval(rate, was, now, paired=True, draws=_DRAWS, seed=self.case.seed),
-            retrained=float(np.mean(beside)) if beside else None,
+            **told,
+            value=value,
+            interval=self._interval(rate, was, now, paired=True),
+            retrained=_mean([found for one in verdicts if (found := getattr(one, name)) is not None]),
             before=0.0,
         )
 
-    def _mean(self, name: str, label: str, part: str, direction: Any, quantity: Any) -> Number:
-        values = quantity(self.after[part]).astype(float)
-        usual = [float(np.mean(quantity(view[part]))) for view in self.retrained]
+    def _mean(self, name: str, label: str, role: str, quantity: Callable[[Array], Array]) -> Number:
+        values = quantity(self.after[role]).astype(float)
         return Number(
-            name,
-            label,
-            float(values.mean()),
-            direction,
-            len(values),
-            "samples",
-            interval=bootstrap_interval(lambda drawn: float(drawn.mean()), values, draws=_DRAWS, seed=self.case.seed),
-            retrained=float(np.mean(usual)) if usual else None,
-            before=float(np.mean(quantity(self.before[part]))),
+            name=name,
+            label=label,
+            value=float(values.mean()),
+            direction="retrained",
+            n=len(values),
+            unit="samples",
+            interval=self._interval(lambda drawn: float(drawn.mean()), values),
+            retrained=_mean([float(np.mean(quantity(answers[role]))) for answers in self.retrained]),
+            before=float(np.mean(quantity(self.before[role]))),
         )
 
-    def _right(self, rows: Array) -> Array:
-        return np.asarray(rows.argmax(1) == self.truth)
+    def _interval(
+        self, statistic: Callable[..., float], *groups: Array, paired: bool = False
+    ) -> tuple[float, float] | None:
+        return bootstrap_interval(statistic, *groups, paired=paired, draws=1000, seed=self.inputs.seed)
 
 
-def _balanced(inside: Array, outside: Array) -> float:
+def _balanced_accuracy(inside: Array, outside: Array) -> float:
     return float((inside.mean() + 1 - outside.mean()) / 2)
+
+
+def _mean(values: list[float]) -> float | None:
+    return float(np.mean(values)) if values else None

@@ -1,4 +1,7 @@
-"""Relearn time: how fast a model learns the forgotten samples again. What has only been hidden comes back quickly."""
+"""Relearn time: how many steps of fine-tuning a model needs to learn the forgotten samples again.
+
+A model that only hides the samples relearns them faster than a model that was retrained without them.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import torch
 from torch import nn
 
 from forsaken._random import Purpose, generator, torch_seed
-from forsaken.auditing.case import Case, labels_of
+from forsaken.auditing.inputs import AuditInputs, labels_of
 from forsaken.auditing.result import Number
 from forsaken.data.nest import map_nest
 from forsaken.data.samples import Samples
@@ -40,18 +43,20 @@ def relearn_steps(
     Parameters
     ----------
     model : Module
-        Where to begin; it is left as it is.
+        The model to begin with; it is not changed.
     forget : Samples
         The samples, under the labels that were learnt.
     goal : float
         The loss of the model before; 5 % above it counts.
     recipe : Recipe
-        Whose optimiser, rate and batch size are used; the rate is constant.
-    most, seed
-        When to give up; what decides the order.
+        Gives the optimiser, the batch size and the learning rate, which stays constant.
+    most : int
+        The number of steps after which to give up.
+    seed : int
+        Decides the order of the samples.
     """
     student = LogitModel(copy.deepcopy(model), forward)
-    student.eval()  # neither dropout nor batch statistics: the question is about the weights
+    student.eval()  # no dropout and no batch statistics: the question is about the weights
     for weight in student.parameters():
         weight.requires_grad_(weight.is_floating_point())
     optimiser = optimiser_of([weight for weight in student.parameters() if weight.requires_grad], recipe)
@@ -79,23 +84,20 @@ def mean_loss(model: nn.Module, samples: Samples, forward: Forward | None = None
         return _loss(adapter, adapter.place(samples.inputs), _placed(samples, adapter))
 
 
-def relearn_time(case: Case, progress: Progress = silent) -> list[Number]:
-    """Return the steps that the model that forgot takes, beside those of retrained models."""
-    forget, recipe = case.sets.need("forget", labels=True), case.network.recipe
-    goal = mean_loss(case.before, forget, case.forward)
-    models = [case.after, *case.retrained]
-    # One batch holds them all: every order is the same fine-tuning.
+def relearn_time(inputs: AuditInputs, recipe: Recipe, progress: Progress = silent) -> Number:
+    """Return the mean number of steps that the model after takes, beside those of retrained models."""
+    forget = inputs.sets.need("forget", labels=True)
+    goal = mean_loss(inputs.before, forget, inputs.forward)
+    models = [inputs.after, *inputs.retrained]
+    # Where one batch holds all samples, their order changes nothing.
     repeats = 1 if recipe.batch_size >= len(forget) else _REPEATS
-    total = len(models) * repeats
-    steps: list[list[int]] = []
+    steps: list[int] = []
     for model in models:
-        own = []
         for repeat in range(repeats):
-            progress(Tick(STAGE, len(steps) * repeats + repeat, total))
-            own.append(relearn_steps(model, forget, goal, recipe, seed=case.seed + repeat, forward=case.forward))
-        steps.append(own)
-    progress(Tick(STAGE, total, total))
-    return [_number(steps[0], [step for own in steps[1:] for step in own], goal)]
+            progress(Tick(STAGE, len(steps), len(models) * repeats))
+            steps.append(relearn_steps(model, forget, goal, recipe, seed=inputs.seed + repeat, forward=inputs.forward))
+    progress(Tick(STAGE, len(steps), len(steps)))
+    return _number(steps[:repeats], steps[repeats:], goal)
 
 
 def _number(ours: list[int], usual: list[int], goal: float) -> Number:
@@ -104,20 +106,20 @@ def _number(ours: list[int], usual: list[int], goal: float) -> Number:
         notes.append(f"{len(ours)} orders of the samples; the interval is their range")
     else:
         notes.append("one batch holds all samples, so that their order decides nothing")
-    gave_up = {"": _gave_up(ours), " of the retrained models": _gave_up(usual)}
-    unknown = all(step >= MOST for step in (*ours, *usual))
-    for whose, (late, count) in gave_up.items():
+    for whose, steps in (("", ours), (" of the retrained models", usual)):
+        late = sum(step >= MOST for step in steps)
         if late:
-            notes.append(f"{late} of {count} fine-tunings{whose} never got there")
+            notes.append(f"{late} of {len(steps)} fine-tunings{whose} never got there")
+    unknown = all(step >= MOST for step in (*ours, *usual))
     if unknown:
         notes.append("so nothing is known but that it takes longer")
-    elif any(late for late, _ in gave_up.values()):
+    elif any(step >= MOST for step in (*ours, *usual)):
         notes.append(f"they count as {MOST}, so that the mean is at least what is shown")
     return Number(
-        "relearn_steps",
-        "steps to relearn the forgotten samples",
-        None if unknown else float(np.mean(ours)),
-        "retrained",
+        name="relearn_steps",
+        label="steps to relearn the forgotten samples",
+        value=None if unknown else float(np.mean(ours)),
+        direction="retrained",
         n=len(ours),
         unit="fine-tunings",
         interval=None if unknown or len(ours) == 1 else (float(min(ours)), float(max(ours))),
@@ -125,10 +127,6 @@ def _number(ours: list[int], usual: list[int], goal: float) -> Number:
         before=0.0,
         note="; ".join(notes),
     )
-
-
-def _gave_up(steps: list[int]) -> tuple[int, int]:
-    return sum(step >= MOST for step in steps), len(steps)
 
 
 def _loss(adapter: LogitModel, inputs: Any, labels: torch.Tensor) -> float:

@@ -1,134 +1,163 @@
-"""What an audit found: one frozen value, with a JSON form. `report` shows it, and nothing else reads models for it."""
+"""What an audit found: one typed value, checked when it is made and when it is read from audit.json."""
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, TypeAlias
+from itertools import pairwise
+from typing import Annotated, ClassVar, Literal, TypeAlias
+
+import numpy as np
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from forsaken.errors import InputError
+from forsaken.metrics import Roc
+from forsaken.result import Count, Document, Part, Share, Table
+from forsaken.result import Number as Finite
+from forsaken.types import Array
 
-SCHEMA, KIND, FILE = 1, "forsaken.audit", "audit.json"
+FILE = "audit.json"
 
 Profile: TypeAlias = Literal["quick", "standard", "full"]
-# What is good: low, high, 0.5 (cannot be told apart), or near the retrained model's value.
-Direction: TypeAlias = Literal["lower", "higher", "half", "retrained"]
-Interval: TypeAlias = tuple[float, float]
-
 PROFILES: tuple[Profile, ...] = ("quick", "standard", "full")
 
+_MOST = 100_000  # points of a curve, or models of a histogram
+_LONGEST = 5000  # characters of a text; the longest sentence of an audit has some hundred
+_POINTS = 400  # of a ROC curve that was thinned for a picture
 
-@dataclass(frozen=True, slots=True)
-class Number:
-    """One number of an audit, with all that it takes to read it.
+
+def _ordered(ends: tuple[float, float]) -> tuple[float, float]:
+    if ends[0] > ends[1]:
+        raise ValueError(f"its lower end {ends[0]:g} lies above its upper end {ends[1]:g}")
+    return ends
+
+
+Pair = tuple[Finite, Finite]
+Interval = Annotated[Pair, AfterValidator(_ordered)]
+Rates = Annotated[tuple[Share, ...], Field(min_length=2, max_length=_MOST)]
+Text = Annotated[str, Field(max_length=_LONGEST)]
+
+
+class Number(Part):
+    """One number of an audit, with everything that is needed to read it.
 
     Attributes
     ----------
     name : str
         A name for scripts, such as "u_lira_auc".
     label : str
-        The same for people.
+        The name for people.
     value : float or None
-        None where it is undefined; `note` says why.
+        None where it is undefined; `note` says why, and there is no interval then.
     direction : str
-        "lower" or "higher" is better, "half": 0.5 is ideal and less is no better than more, "retrained": the nearer to
+        "lower" or "higher" is better; "half": 0.5 is ideal, and less is no better than more; "retrained": the nearer to
         the retrained model's value the better.
     n : int
-        On how many of `unit` it rests.
+        How many of `unit` it was computed from.
     unit : str
-        What was counted: samples, models, pairs of both.
+        What n counts: samples, models, or pairs of both.
     interval : (float, float) or None
         A 95 % interval: over models by the jackknife, over samples by the bootstrap.
     retrained : float or None
         The same number for a retrained model, or for retrained models against each other.
     before : float or None
-        The same number for the model that has forgotten nothing.
+        The same number for the model before it forgot.
     floor : (float, float) or None
-        Where the number lies, 95 times in 100, for models that were really retrained.
+        The range that holds the number 95 times in 100 for models that were retrained without the samples.
     """
 
-    name: str
-    label: str
-    value: float | None
-    direction: Direction
-    n: int
-    unit: str
+    name: Text
+    label: Text
+    value: Finite | None
+    direction: Literal["lower", "higher", "half", "retrained"]
+    n: Count
+    unit: Text
     interval: Interval | None = None
-    retrained: float | None = None
-    before: float | None = None
+    retrained: Finite | None = None
+    before: Finite | None = None
     floor: Interval | None = None
-    note: str | None = None
+    note: Text | None = None
 
-    def __post_init__(self) -> None:
-        if self.value is None:
-            object.__setattr__(self, "interval", None)  # there is no interval of nothing
-        told = [self.value, self.retrained, self.before, *(self.interval or ()), *(self.floor or ())]
-        if not all(one is None or math.isfinite(one) for one in told):
-            raise InputError(f"{self.name} holds a number that is not finite: {told}; leave it out and say why")
+    @field_validator("interval")
+    @classmethod
+    def _of_a_value(cls, interval: tuple[float, float] | None, info: ValidationInfo) -> tuple[float, float] | None:
+        return None if info.data.get("value") is None else interval
 
 
-@dataclass(frozen=True, slots=True)
-class Alarm:
-    """One of the two alarms; `raised` is None where it could not be told."""
+class Alarm(Part):
+    """One of the two alarms of an audit; `raised` is None where the audit could not decide."""
 
     name: Literal["over-forgetting", "no-op"]
     raised: bool | None
-    told: str
+    told: Text
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """In plain words: what was shown, and what was not."""
+class Conclusion(Part):
+    """In plain words: what the audit showed, and what it did not."""
 
-    shown: str
-    not_shown: str
-
-
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """A ROC curve."""
-
-    name: str
-    fpr: tuple[float, ...]
-    tpr: tuple[float, ...]
+    shown: Text
+    not_shown: Text
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
+class Curve(Part):
+    """A ROC curve: both rates rise, point by point."""
+
+    name: Text
+    fpr: Rates
+    tpr: Rates
+
+    @model_validator(mode="after")
+    def _is_a_curve(self) -> Curve:
+        if len(self.fpr) != len(self.tpr):
+            raise ValueError(f"fpr has {len(self.fpr)} points, but tpr has {len(self.tpr)}")
+        if any(after < before for rates in (self.fpr, self.tpr) for before, after in pairwise(rates)):
+            raise ValueError("its rates fall somewhere, and those of a ROC curve only rise")
+        return self
+
+    @classmethod
+    def of(cls, name: str, roc: Roc) -> Curve:
+        """Return a curve for a picture. Of a curve with many points it keeps those at even steps of log FPR."""
+        fpr, tpr = roc.fpr, roc.tpr
+        if len(fpr) > _POINTS:
+            steps = np.geomspace(max(fpr[fpr > 0].min(), 1e-6), 1, _POINTS)
+            keep = np.unique([0, *(np.searchsorted(fpr, steps, side="right") - 1), len(fpr) - 1])
+            fpr, tpr = fpr[keep], tpr[keep]
+
+        def rounded(rates: Array) -> tuple[float, ...]:
+            return tuple(np.round(rates, 6).tolist())
+
+        return cls(name=name, fpr=rounded(fpr), tpr=rounded(tpr))
+
+
+class Spread(Part):
     """The margins of one forgotten sample under many models; `row` is its place in the forget set."""
 
-    row: int
-    unlearned: tuple[float, ...]
-    retrained: tuple[float, ...]
-    before: tuple[float, ...] = ()
+    row: Count
+    unlearned: Annotated[tuple[Finite, ...], Field(min_length=1, max_length=_MOST)]
+    retrained: Annotated[tuple[Finite, ...], Field(min_length=1, max_length=_MOST)]
+    before: Annotated[tuple[Finite, ...], Field(max_length=_MOST)] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Divergence:
-    """KLoM on one set ("forget", "retain" or "test"): mean and 95th percentile, of three pairs at the same N.
+class Divergence(Part):
+    """KLoM on one set: mean and 95th percentile over samples, for three pairs of ensembles of the same size.
 
-    `value` is unlearned against retrained, `floor` retrained against retrained, `ceiling` doing nothing against
-    retrained.
+    `value` compares unlearned with retrained models, `floor` retrained with other retrained models, and `ceiling` the
+    models before with retrained ones.
     """
 
-    part: str
-    n: int
-    value: Interval
-    floor: Interval
-    ceiling: Interval
+    part: Literal["forget", "retain", "test"]
+    n: Count
+    value: Pair
+    floor: Pair
+    ceiling: Pair
 
 
-@dataclass(frozen=True, slots=True)
-class Audit:
-    """The result of an audit.
+class Audit(Document):
+    """The result of an audit: all of audit.json.
 
     Attributes
     ----------
     profile : str
         "quick", "standard" or "full".
-    claim : Claim
+    claim : Conclusion
         What was shown, and what was not.
     numbers : tuple of Number
         In the order in which to read them.
@@ -136,25 +165,41 @@ class Audit:
         Over-forgetting and no-op.
     warnings : tuple of str
         What makes a number weaker than it looks.
-    cost : mapping
+    cost : dict
         Seconds by part, and how many models were trained.
     roc, margins, klom
         What the pictures show, where the profile has it.
-    settings, provenance : mapping
+    settings, provenance : dict
         What decided the audit, and where it was made.
     """
 
+    kind: ClassVar[str] = "forsaken.audit"
+    version: ClassVar[int] = 1
+    remedy: ClassVar[str] = "run forsaken audit again, or restore the file"
+
     profile: Profile
-    claim: Claim
-    numbers: tuple[Number, ...]
-    alarms: tuple[Alarm, ...]
-    warnings: tuple[str, ...] = ()
-    cost: Mapping[str, Any] = field(default_factory=dict)
-    roc: tuple[Curve, ...] = ()
-    margins: tuple[Spread, ...] = ()
-    klom: tuple[Divergence, ...] = ()
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    provenance: Mapping[str, Any] = field(default_factory=dict)
+    claim: Conclusion
+    numbers: Annotated[tuple[Number, ...], Field(max_length=200)]
+    alarms: Annotated[tuple[Alarm, ...], Field(max_length=2)]
+    warnings: Annotated[tuple[Text, ...], Field(max_length=200)]
+    cost: Table
+    roc: Annotated[tuple[Curve, ...], Field(max_length=50)]
+    margins: Annotated[tuple[Spread, ...], Field(max_length=1000)]
+    klom: Annotated[tuple[Divergence, ...], Field(max_length=3)]
+    settings: Table
+    provenance: Table
+
+    @model_validator(mode="after")
+    def _names_are_unique(self) -> Audit:
+        named: dict[str, list[str]] = {
+            "alarms": [each.name for each in self.alarms],
+            "klom": [each.part for each in self.klom],
+        }
+        for place, names in named.items():
+            twice = [name for at, name in enumerate(names) if name in names[:at]]
+            if twice:
+                raise ValueError(f"{place} names {twice[0]} more than once")
+        return self
 
     def __getitem__(self, name: str) -> Number:
         """Return a number by its name."""
@@ -167,39 +212,3 @@ class Audit:
     def alarmed(self) -> bool:
         """Whether an alarm was raised."""
         return any(alarm.raised for alarm in self.alarms)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the audit JSON-ready."""
-        return {"schema": SCHEMA, "kind": KIND, **asdict(self)}
-
-    def to_json(self) -> str:
-        """Return the audit as a line of JSON for each part."""
-        return json.dumps(self.to_dict(), indent=1, allow_nan=False)
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Audit:
-        """Return what `to_dict` gave; a report checks a file before it comes here."""
-        if content.get("kind") != KIND or content.get("schema") != SCHEMA:
-            raise InputError(
-                f"not an audit of schema {SCHEMA}: kind {content.get('kind')!r}, schema {content.get('schema')!r}; run "
-                "forsaken audit again"
-            )
-        parts: dict[str, type[Any]] = {
-            "numbers": Number,
-            "alarms": Alarm,
-            "roc": Curve,
-            "margins": Spread,
-            "klom": Divergence,
-        }
-        try:
-            made: dict[str, Any] = {
-                name: tuple(kind(**_tupled(one)) for one in content[name]) for name, kind in parts.items()
-            }
-            rest: dict[str, Any] = {name: content[name] for name in ("profile", "cost", "settings", "provenance")}
-            return cls(claim=Claim(**content["claim"]), warnings=tuple(content["warnings"]), **made, **rest)
-        except (KeyError, TypeError) as error:
-            raise InputError(f"the audit is damaged ({error}); run forsaken audit again") from error
-
-
-def _tupled(part: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in part.items()}

@@ -1,14 +1,14 @@
-"""What an audit shows and what it does not, in plain words."""
+"""The conclusion of an audit in plain words: what it shows, what it does not, and what it trains."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from forsaken.auditing.result import Alarm, Claim, Number, Profile
+from forsaken.auditing.result import Alarm, Conclusion, Number, Profile
 from forsaken.metrics.ulira import NEAR
 
 _WIDE = 0.3  # an interval of an AUC this wide rules nothing out
-_OTHER_KIND = 0.1  # of 0.5: a retrained model further off tells the two sets apart by what they are
+_OTHER_KIND = 0.1  # from 0.5: on a retrained model an attack this good tells two kinds of samples apart, not membership
 
 _NOT = {
     "quick": "That a stronger attack, sample by sample, could not tell them: use the profile standard or full for that",
@@ -21,18 +21,30 @@ _NOT = {
 
 
 def cost_of(profile: Profile, models: int, references: str = "") -> str:
-    """Say what a profile trains; `references` is how many of them its originals need, in words, if any."""
+    """Return what a profile trains, in words.
+
+    Parameters
+    ----------
+    profile : str
+        "quick", "standard" or "full".
+    models : int
+        Shadow models of "standard"; originals and retrained models of "full" together.
+    references : str
+        How many references the originals of "full" need, such as "at most 64"; empty where they need none.
+    """
     if profile == "quick":
         return "trains nothing"
     if profile == "standard":
-        return f"trains {models} reference models and two white-box oracles, and fine-tunes for relearn time"
+        return f"trains {models} shadow models and two white-box oracles, and fine-tunes for relearn time"
     originals, retrained = f"{models // 3} originals, each unlearned", f"{2 * models // 3} retrained models"
     own = f" {references} references for these," if references else ""
     return f"trains {originals},{own} and {retrained}"
 
 
-def claim(profile: Profile, numbers: Sequence[Number], alarms: Sequence[Alarm], doubts: Sequence[str] = ()) -> Claim:
-    """Say in a few sentences what the numbers show, and what they do not."""
+def conclusion(
+    profile: Profile, numbers: Sequence[Number], alarms: Sequence[Alarm], doubts: Sequence[str] = ()
+) -> Conclusion:
+    """Return in a few sentences what the numbers show, and what they do not."""
     known = {number.name: number for number in numbers}
     by_name = {alarm.name: alarm for alarm in alarms}
     shown = {"quick": _quick, "standard": _standard, "full": _full}[profile](known)
@@ -40,7 +52,7 @@ def claim(profile: Profile, numbers: Sequence[Number], alarms: Sequence[Alarm], 
         shown = f"Nothing was forgotten. {by_name['no-op'].told} {shown}"
     if by_name["over-forgetting"].raised:
         shown += f" The samples stand out by having been forgotten too well. {by_name['over-forgetting'].told}"
-    return Claim(" ".join([shown, *doubts]), f"{_NOT[profile]}.")
+    return Conclusion(shown=" ".join([shown, *doubts]), not_shown=f"{_NOT[profile]}.")
 
 
 def _quick(known: Mapping[str, Number]) -> str:
@@ -66,7 +78,7 @@ def _quick(known: Mapping[str, Number]) -> str:
 def _standard(known: Mapping[str, Number]) -> str:
     attack, others = known["rmia_auc"], [known[name] for name in ("lira_auc", "white_box_auc") if name in known]
     told = (
-        f"An attacker with a few reference models tells the {attack.n // 2} forgotten samples from samples that were "
+        f"An attacker with a few shadow models tells the {attack.n // 2} forgotten samples from samples that were "
         f"never seen with AUC {_told(attack.value)} by RMIA{_range(attack)}, {_told(attack.before)} before"
         f"{_beside(attack, bracket=False)}"
     )

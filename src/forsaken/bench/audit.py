@@ -8,14 +8,17 @@ import numpy as np
 import torch
 
 from forsaken._random import Purpose, generator
-from forsaken.auditing.call import audit
-from forsaken.auditing.case import Case
+from forsaken.auditing.audit import audit
+from forsaken.auditing.ensembles import Ensembles
 from forsaken.auditing.held_out import HeldOut
+from forsaken.auditing.inputs import AuditInputs
+from forsaken.auditing.measurements import BEFORE, RETRAINED
 from forsaken.auditing.result import Audit, Profile
 from forsaken.bench.networks import training_of
 from forsaken.bench.scenarios.scenario import Scenario
 from forsaken.bench.trial import Stage, prepare
 from forsaken.data.samples import Samples
+from forsaken.errors import SettingsError
 from forsaken.references.curvature import Curvature
 from forsaken.references.table import References
 from forsaken.sets import Sets
@@ -92,12 +95,12 @@ def audit_scenario(
 
 def _table(stage: Stage, plan: HeldOut, device: str | torch.device) -> References:
     """Train the target's references, and return a table of what they say of the samples to forget."""
-    case = case_of(stage.scenario, stage.target, device)
-    curvature = Curvature.fit(stage.target, Samples(case.sets.train.inputs))
-    return plan.tables(case, [case.seed], [stage.target], [curvature], device=device, tell=lambda _: None)[0]
+    inputs = inputs_of(stage.scenario, stage.target, device)
+    curvature = Curvature.fit(stage.target, Samples(inputs.sets.train.inputs))
+    return plan.tables(inputs, [inputs.seed], [stage.target], [curvature], device=device, tell=lambda _: None)[0]
 
 
-def case_of(scenario: Scenario, target: object, device: str | torch.device = "cpu") -> Case:
+def inputs_of(scenario: Scenario, target: object, device: str | torch.device = "cpu") -> AuditInputs:
     """Return what an ensemble on a scenario is about; the target stands in for a model that forgot."""
     reference, strangers = held_out(scenario)
     sets = Sets(
@@ -108,7 +111,7 @@ def case_of(scenario: Scenario, target: object, device: str | torch.device = "cp
         reference=Samples(reference.inputs),
         nonmembers=strangers,
     )
-    return Case(target, target, sets, training=training_of(scenario, device), seed=scenario.seed)
+    return AuditInputs(target, target, sets, training=training_of(scenario, device), seed=scenario.seed)
 
 
 def held_out(scenario: Scenario) -> tuple[Samples, Samples | None]:
@@ -124,3 +127,24 @@ def held_out(scenario: Scenario) -> tuple[Samples, Samples | None]:
     last = scenario.reference.rows(np.arange(len(scenario.reference) - count, len(scenario.reference)))
     labels = generator(scenario.seed, Purpose.STRANGERS_LABELS).integers(scenario.classes, size=count)
     return scenario.reference.rows(rest), Samples(last.inputs, torch.from_numpy(labels))
+
+
+def fill(ensembles: Ensembles, part: int, parts: int, *, progress: Progress = silent) -> None:
+    """Train every `parts`-th model of an ensemble, from number `part` on, unless it is in the folder.
+
+    Several processes can fill one folder in parallel; afterwards `Ensembles.measure` finds all models there.
+    """
+    if not 0 <= part < parts:
+        raise SettingsError(f"part is {part} of {parts}, expected a number from 0 to {parts - 1}")
+    if ensembles.folder is None:
+        raise SettingsError("several processes fill one folder, and folder is None; give folder=")
+    lost = [group for own in ensembles.cache.keys.values() for group, key in own.items() if key is None]
+    if lost:
+        raise SettingsError(
+            f"the measurements of {', '.join(lost)} cannot be kept for other processes: train by forsaken.Training, "
+            "and use methods of this package without functions among their settings"
+        )
+    missing = set(ensembles.missing())
+    shares = [[one for one in ensembles.models if one[0] == group][part::parts] for group in (BEFORE, RETRAINED)]
+    for _ in ensembles.train([one for own in shares for one in own if one in missing], progress=progress):
+        pass

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from forsaken.auditing.verdict import Verdict, judge, members
+from forsaken.auditing.judgement import Verdict, members, verdict
 from forsaken.bench.networks import fit
 from forsaken.bench.scenarios.scenario import Scenario
 from forsaken.bench.scenarios.table import load_scenario
@@ -52,7 +52,7 @@ class Stage:
 
     def judge(self, view: View) -> Verdict:
         """Judge a model by its posteriors."""
-        return judge(self.oracle, asdict(self.before), asdict(view), _labels(self.scenario.test))
+        return verdict(self.oracle, asdict(self.before), asdict(view), _labels(self.scenario.test))
 
     def oracle_report(self) -> OracleReport:
         """Judge the oracle on the target, where the truth is known."""

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from forsaken._files import write_atomically
 from forsaken._keys import read_record_key
-from forsaken.auditing.call import REFERENCES, audit
+from forsaken.auditing.audit import SHADOWS, audit
 from forsaken.auditing.held_out import HeldOut
 from forsaken.auditing.result import PROFILES, Audit, Profile
 from forsaken.auditing.words import cost_of
@@ -160,7 +159,7 @@ def plan_audit(job: Job, folder: Path, *, profile: str | None = None, models: in
             f"{folder / AUDIT_MODELS} is a link, expected a folder: what is measured of the models stays in the run's "
             "own folder; remove the link"
         )
-    usual = {"quick": 0, "standard": REFERENCES, "full": FEW}[chosen]
+    usual = {"quick": 0, "standard": SHADOWS, "full": FEW}[chosen]
     return Plan(job, folder, chosen, usual if count is None or chosen == "quick" else count, certificate)
 
 
@@ -192,6 +191,7 @@ def audit_job(plan: Plan, progress: Progress = silent, *, engine: str = "local")
                 forward=read.loaded.forward,
                 seed=job.method.seed,
                 progress=progress,
+                remedies=_REMEDIES,
             )
     except ForsakenError as error:
         if error.field not in _REMEDIES:
@@ -202,8 +202,9 @@ def audit_job(plan: Plan, progress: Progress = silent, *, engine: str = "local")
         "certificate_sha256": plan.certificate.sha256,
         "notes": sets.notes,
     }
-    found = replace(found, warnings=(*found.warnings, *read.warnings), settings={**found.settings, **ties})
-    write_atomically(plan.folder / AUDIT, found.to_json().encode() + b"\n")
+    more = {"warnings": (*found.warnings, *read.warnings), "settings": {**found.settings, **ties}}
+    found = found.model_copy(update=more)
+    found.write(plan.folder / AUDIT)
     return found
 
 

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from sklearn.manifold import TSNE
 from threadpoolctl import threadpool_limits  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
-from forsaken.report.audit_schema import SavedCurve, SavedDivergence, SavedSpread
+from forsaken.auditing.result import Curve, Divergence, Spread
 from forsaken.report.words import AGAINST, clipped
 from forsaken.result import ChainSummary, Result, Step
 from forsaken.types import Array
@@ -290,7 +290,7 @@ def _requests(
     return frame.picture(label, parts)
 
 
-def roc_picture(curves: Sequence[SavedCurve]) -> Markup:
+def roc_picture(curves: Sequence[Curve]) -> Markup:
     """Draw ROC curves on logarithmic axes, beside the diagonal of a guess; at most as many as can be told apart."""
     frame = Frame(420, 380, (_LEAST_RATE, 1), (_LEAST_RATE, 1), log_upward=True, log_across=True, left=56, bottom=40)
     grid = np.logspace(math.log10(_LEAST_RATE), 0, _COLUMNS)
@@ -314,10 +314,10 @@ def roc_picture(curves: Sequence[SavedCurve]) -> Markup:
     return frame.picture(f"ROC curves on logarithmic axes. {'; '.join(told)}", parts)
 
 
-def reached(curve: SavedCurve, rates: Array) -> Array:
+def reached(curve: Curve, rates: Array) -> Array:
     """Return the largest true positive rate that costs no more than each false positive rate.
 
-    >>> reached(SavedCurve(name="", fpr=[0, 0.1, 1], tpr=[0.2, 0.5, 1]), np.array([0.05, 0.1, 0.5]))
+    >>> reached(Curve(name="", fpr=(0, 0.1, 1), tpr=(0.2, 0.5, 1)), np.array([0.05, 0.1, 0.5]))
     array([0.2, 0.5, 0.5])
     """
     # a logarithmic grid misses round rates by a rounding error
@@ -326,7 +326,7 @@ def reached(curve: SavedCurve, rates: Array) -> Array:
     return found
 
 
-def margin_picture(spread: SavedSpread, name: str) -> Markup:
+def margin_picture(spread: Spread, name: str) -> Markup:
     """Draw the margins of one sample: unlearned filled, retrained as an outline, before faint."""
     drawn = {"before": spread.before, "unlearned": spread.unlearned, "retrained": spread.retrained}
     margins = {model: np.clip(part, -_MAX_MARGIN, _MAX_MARGIN) for model, part in drawn.items() if len(part)}
@@ -356,7 +356,7 @@ def margin_picture(spread: SavedSpread, name: str) -> Markup:
     return frame.picture(f"Margins of {name}; means: {means}", parts)
 
 
-def klom_picture(found: Sequence[SavedDivergence]) -> Markup:
+def klom_picture(found: Sequence[Divergence]) -> Markup:
     """Draw the mean and the 95th percentile of KLoM on each set, between a floor and a ceiling."""
     every = [number for each in found for pair in (each.value, each.floor, each.ceiling) for number in pair]
     across = (min(0.0, *every), max(1.05 * max(every), 1e-3))

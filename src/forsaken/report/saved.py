@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
+from forsaken.auditing.result import Audit
 from forsaken.errors import OutputError
 from forsaken.jobs.certificate import Certificate
 from forsaken.jobs.output import ARRAYS, AUDIT, CERTIFICATE, REPORT, RESULT
-from forsaken.report.audit_schema import SavedAudit
 from forsaken.result import Result
 from forsaken.types import Array
 
@@ -42,7 +42,7 @@ class Run:
     result: Result
     arrays: Mapping[str, Array]
     certificate: Certificate | None = None
-    audit: SavedAudit | None = None
+    audit: Audit | None = None
 
 
 def read_run(folder: Path) -> Run:
@@ -59,12 +59,12 @@ def read_run(folder: Path) -> Run:
     certificate = Certificate.read(folder / CERTIFICATE) if (folder / CERTIFICATE).exists() else None
     audit = None
     if (folder / AUDIT).exists():
-        audit = SavedAudit.read(folder / AUDIT)
+        audit = Audit.read(folder / AUDIT)
         _check_ties(folder / AUDIT, audit, result, certificate)
     return Run(folder.resolve().name, result, arrays, certificate, audit)
 
 
-def _check_ties(path: Path, audit: SavedAudit, result: Result, certificate: Certificate | None) -> None:
+def _check_ties(path: Path, audit: Audit, result: Result, certificate: Certificate | None) -> None:
     """Refuse an audit of other records, weights or runs; it stops mix-ups, not somebody who writes both files."""
 
     def stranger(why: str) -> OutputError:

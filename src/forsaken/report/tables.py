@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from forsaken.report.audit_schema import SavedNumber
+from forsaken.auditing.result import Number
 from forsaken.report.words import AGAINST, STOPPED, clipped, counted, duration, members, method, why_none
 from forsaken.result import BeforeAfter, LayerChange, Result
 
@@ -228,7 +228,7 @@ def pairs(table: Mapping[str, Any] | None, before: str = "") -> list[tuple[str, 
     return found
 
 
-def audit_row(number: SavedNumber) -> Row:
+def audit_row(number: Number) -> Row:
     """Return one number of an audit: its value, the retrained model's, interval, n, the value before, and the floor."""
 
     def entry(value: float | None, missing: Cell) -> Cell:
@@ -254,7 +254,7 @@ def audit_row(number: SavedNumber) -> Row:
     return Row(clipped(number.label, 80), note, cells, good.get(number.direction, number.direction))
 
 
-def _against_floor(number: SavedNumber) -> str:
+def _against_floor(number: Number) -> str:
     value, floor = number.value, number.floor
     if value is None or floor is None:
         return ""

@@ -11,16 +11,16 @@ import torch
 from audit_case import Small
 
 from forsaken.auditing.alarms import like_the_ensemble, no_op, outside_band, over_forgetting
-from forsaken.auditing.case import Case
+from forsaken.auditing.inputs import AuditInputs
 from forsaken.auditing.quick import Quick
 from forsaken.data.samples import Samples, join
 from forsaken.sets import Sets
 
 
-def case(trained: Small, after: object, *, retrained: tuple = (), oracle: bool = True) -> Case:
+def case(trained: Small, after: object, *, retrained: tuple = (), oracle: bool = True) -> AuditInputs:
     sets = Sets(trained.forget, kept=trained.kept, test=trained.test, nonmembers=trained.nonmembers)
     judge = trained.oracle if oracle else None
-    return Case(trained.before, after, sets, retrained=retrained, oracle=judge, training=trained.training)
+    return AuditInputs(trained.before, after, sets, retrained=retrained, oracle=judge, training=trained.training)
 
 
 def noise(trained: Small, size: float) -> torch.nn.Module:
@@ -58,7 +58,7 @@ def test_without_a_retrained_model_too_much_cannot_be_told(trained):
     assert numbers == []
 
 
-def without_labels(given: Case) -> Case:
+def without_labels(given: AuditInputs) -> AuditInputs:
     return replace(given, sets=replace(given.sets, forget=Samples(given.sets.forget.inputs)))
 
 

@@ -5,33 +5,41 @@ from __future__ import annotations
 import pytest
 
 from forsaken.auditing.result import Alarm, Number
-from forsaken.auditing.words import chance, claim
+from forsaken.auditing.words import chance, conclusion
 
-QUIET = (Alarm("no-op", False, "moved"), Alarm("over-forgetting", False, "inside"))
+QUIET = (Alarm(name="no-op", raised=False, told="moved"), Alarm(name="over-forgetting", raised=False, told="inside"))
 
 
 def test_a_retrained_model_far_from_a_coin_means_that_the_sets_differ_by_kind():
     numbers = [number(name, 0.5, retrained=0.04, interval=(0.4, 0.6)) for name in ("rmia_auc", "lira_auc")]
-    assert "cannot be said" in claim("standard", numbers, QUIET).shown
+    assert "cannot be said" in conclusion("standard", numbers, QUIET).shown
 
 
 def test_an_attack_that_cannot_tell_the_models_before_shows_nothing():
     idle = [number("u_lira_auc", 0.5, before=0.52, floor=(0.45, 0.55)), number("u_lira_worst", 0.6, floor=(0.5, 0.7))]
-    assert "Nothing is shown by that" in claim("full", idle, QUIET).shown
+    assert "Nothing is shown by that" in conclusion("full", idle, QUIET).shown
 
 
 def test_quick_says_why_there_is_no_rate_and_when_the_labels_tell():
     sure = number("forget_confidence", 0.5)
-    assert "without an oracle" in claim("quick", [sure], QUIET).shown
+    assert "without an oracle" in conclusion("quick", [sure], QUIET).shown
     weak = number("fr", None, note="the oracle is no better than chance")
-    assert "since the oracle is no better than chance" in claim("quick", [weak, sure], QUIET).shown
+    assert "since the oracle is no better than chance" in conclusion("quick", [weak, sure], QUIET).shown
     labels = number("forget_accuracy", 1.0, retrained=0.1)
-    assert "who knows the labels can tell" in claim("quick", [number("fr", 1.0), sure, labels], QUIET).shown
-    assert "-1.857" in claim("quick", [number("fr", -1.857), sure], QUIET).shown
+    assert "who knows the labels can tell" in conclusion("quick", [number("fr", 1.0), sure, labels], QUIET).shown
+    assert "-1.857" in conclusion("quick", [number("fr", -1.857), sure], QUIET).shown
 
 
 def number(name: str, value: float | None, **more: object) -> Number:
-    return Number(name, name, value, "half", n=40, unit="samples", **{"before": 0.9, "retrained": 0.5, **more})
+    return Number(
+        name=name,
+        label=name,
+        value=value,
+        direction="half",
+        n=40,
+        unit="samples",
+        **{"before": 0.9, "retrained": 0.5, **more},
+    )
 
 
 def full(auc: float, *, worst: float = 0.6) -> list[Number]:
@@ -48,42 +56,48 @@ def standard(rmia: float, *, lira: float = 0.5, white: float = 0.5, half: float 
 
 @pytest.mark.parametrize(("auc", "said"), [(0.5, True), (0.54, True), (0.56, False), (0.44, False), (0.99, False)])
 def test_full_is_chance_only_at_the_floor(auc, said):
-    assert ("no better than chance" in claim("full", full(auc), QUIET).shown) is said
+    assert ("no better than chance" in conclusion("full", full(auc), QUIET).shown) is said
 
 
 def test_full_tells_of_a_tenth_that_stands_out():
-    told = claim("full", full(0.5, worst=0.9), QUIET).shown
+    told = conclusion("full", full(0.5, worst=0.9), QUIET).shown
     assert "the tenth of the samples" in told
     assert "That is no better than chance." not in told
-    assert "the tenth of the samples" not in claim("full", full(0.5), QUIET).shown
+    assert "the tenth of the samples" not in conclusion("full", full(0.5), QUIET).shown
 
 
 def test_standard_is_chance_only_if_every_attack_is():
-    assert "no better than chance" in claim("standard", standard(0.5), QUIET).shown
+    assert "no better than chance" in conclusion("standard", standard(0.5), QUIET).shown
     for weak in ({"rmia": 0.8}, {"rmia": 0.5, "lira": 0.8}, {"rmia": 0.5, "white": 0.8}, {"rmia": 0.5, "white": 0.2}):
-        assert "can still be told" in claim("standard", standard(**weak), QUIET).shown
+        assert "can still be told" in conclusion("standard", standard(**weak), QUIET).shown
 
 
 def test_few_samples_show_little():
-    assert "little could be" in claim("standard", standard(0.5, half=0.3), QUIET).shown
+    assert "little could be" in conclusion("standard", standard(0.5, half=0.3), QUIET).shown
 
 
 def test_without_an_interval_nothing_is_claimed():
     bare = [number(name, 0.5) for name in ("rmia_auc", "lira_auc", "white_box_auc")]
-    assert "cannot be said" in claim("standard", bare, QUIET).shown
+    assert "cannot be said" in conclusion("standard", bare, QUIET).shown
     assert chance(number("a", None)) is None
 
 
 def test_an_alarm_comes_before_the_praise():
-    nothing = (Alarm("no-op", True, "No weight has changed."), Alarm("over-forgetting", None, "?"))
-    told = claim("full", full(0.5), nothing).shown
+    nothing = (
+        Alarm(name="no-op", raised=True, told="No weight has changed."),
+        Alarm(name="over-forgetting", raised=None, told="?"),
+    )
+    told = conclusion("full", full(0.5), nothing).shown
     assert told.startswith("Nothing was forgotten")
     assert "U-LiRA" in told
-    too_much = (Alarm("no-op", False, ""), Alarm("over-forgetting", True, "70 % below."))
-    assert "forgotten too well. 70 % below." in claim("full", full(0.5), too_much).shown
+    too_much = (
+        Alarm(name="no-op", raised=False, told=""),
+        Alarm(name="over-forgetting", raised=True, told="70 % below."),
+    )
+    assert "forgotten too well. 70 % below." in conclusion("full", full(0.5), too_much).shown
 
 
 @pytest.mark.parametrize("profile", ["quick", "standard", "full"])
 def test_what_was_not_shown_is_said_in_every_profile(profile):
     numbers = [*full(0.5), *standard(0.5), number("fr", 0.9), number("forget_confidence", 0.5)]
-    assert claim(profile, numbers, QUIET).not_shown.startswith("That ")
+    assert conclusion(profile, numbers, QUIET).not_shown.startswith("That ")

@@ -11,8 +11,9 @@ import torch
 from audit_case import METHOD, RECIPE, Small, build
 
 from forsaken import METHODS, Forsaken, Recipe, Training
-from forsaken.auditing.case import Case
 from forsaken.auditing.ensembles import Ensembles
+from forsaken.auditing.inputs import AuditInputs
+from forsaken.bench.audit import fill
 from forsaken.bench.wrapped import InTurn
 from forsaken.data.samples import Samples
 from forsaken.errors import ForsakenError, InputError, NonFiniteError, SettingsError
@@ -25,7 +26,7 @@ FAST = replace(RECIPE, epochs=3)
 
 def ensembles(trained: Small, folder: Path | None = None, **changes: object) -> Ensembles:
     sets = Sets(trained.forget, **trained.sets)
-    case = Case(trained.before, trained.after, sets, training=changes.pop("training", Training(build, FAST)))
+    case = AuditInputs(trained.before, trained.after, sets, training=changes.pop("training", Training(build, FAST)))
     given = {"methods": {"unlearned": METHOD}, "originals": 2, "retrained": 3, "folder": folder, "watched": 30}
     return Ensembles(case, **{**given, **changes})
 
@@ -56,9 +57,9 @@ def test_rows_are_models_and_columns_samples_of_each_set(trained):
 def test_margins_are_those_of_models_trained_one_by_one(trained):
     ours = ensembles(trained)
     found = ours.measure()
-    roles = list(ours._wanted())
+    roles = ours.models
     for at, (role, seed) in enumerate(roles):
-        data = ours.case.sets.train if role == "before" else ours.case.sets.remaining
+        data = ours.inputs.sets.train if role == "before" else ours.inputs.sets.remaining
         model = Training(build, FAST).run(data, seed=seed)
         logits = model(trained.forget.inputs).detach().double().numpy()
         row = at if role == "before" else at - 2
@@ -70,7 +71,7 @@ def test_a_second_measurement_reads_and_trains_nothing(trained, tmp_path):
     first = ensembles(trained, tmp_path).measure()
     calls: list[int] = []
     again = ensembles(trained, tmp_path, training=counted(trained, calls))
-    again._notes  # noqa: B018 (the hash builds the network once)
+    again.cache  # noqa: B018 (the hash builds the network once)
     calls.clear()
     second = again.measure()
     assert calls == []
@@ -123,7 +124,7 @@ def test_nothing_half_written_is_left_after_a_kill(trained, tmp_path):
 @pytest.mark.parametrize("what", ["recipe", "data", "method", "network", "watched", "reference"])
 def test_everything_that_decides_a_model_decides_its_place(trained, what):
     ours = ensembles(trained, Path("x"))
-    sets = ours.case.sets
+    sets = ours.inputs.sets
     if what == "recipe":
         other = ensembles(trained, Path("x"), training=Training(build, replace(FAST, learning_rate=1e-4)))
     elif what == "network":
@@ -136,9 +137,9 @@ def test_everything_that_decides_a_model_decides_its_place(trained, what):
     else:
         changed = Samples(trained.kept.inputs + 1e-6, trained.kept.labels)
         part = {"kept": changed} if what == "data" else {"reference": Samples(trained.reference.inputs + 1e-6)}
-        other = Ensembles(replace(ours.case, sets=replace(sets, **part)), ours.methods, 2, 3, 30, Path("x"))
-    assert ours._keys["before"]["unlearned"] != other._keys["before"]["unlearned"]
-    same_originals = ours._keys["before"]["before"] == other._keys["before"]["before"]
+        other = Ensembles(replace(ours.inputs, sets=replace(sets, **part)), ours.methods, 2, 3, 30, Path("x"))
+    assert ours.cache.keys["before"]["unlearned"] != other.cache.keys["before"]["unlearned"]
+    same_originals = ours.cache.keys["before"]["before"] == other.cache.keys["before"]["before"]
     assert same_originals is (what in ("method", "reference"))
 
 
@@ -175,7 +176,7 @@ def test_a_training_that_diverges_is_an_error(trained):
 def test_labels_and_remaining_data_are_asked_for_by_name(trained):
     sets = replace(Sets(trained.forget, **trained.sets), test=None)
     with pytest.raises(InputError, match="test is not given"):
-        Ensembles(Case(trained.before, trained.after, sets, training=trained.training), {}, 2, 4)
+        Ensembles(AuditInputs(trained.before, trained.after, sets, training=trained.training), {}, 2, 4)
 
 
 def test_progress_runs_from_nothing_to_all_and_never_back(trained):
@@ -199,7 +200,7 @@ def test_what_a_network_answers_decides_its_place_too(trained):
     one, two = (
         ensembles(trained, Path("x"), training=Training(lambda f=f: Odd(f), FAST)) for f in (torch.sin, torch.tanh)
     )
-    assert one._keys["retrained"]["retrained"] != two._keys["retrained"]["retrained"]
+    assert one.cache.keys["retrained"]["retrained"] != two.cache.keys["retrained"]["retrained"]
 
 
 def test_a_method_of_somebody_else_is_not_cached(trained, tmp_path):
@@ -211,31 +212,14 @@ def test_a_method_of_somebody_else_is_not_cached(trained, tmp_path):
     assert len(kept) == 2, "the originals and the retrained models, and nothing of the method"
 
 
-@pytest.mark.parametrize("change", ["missing", "length", "nan"])
-def test_a_file_with_other_arrays_is_damaged(trained, tmp_path, change):
-    ensembles(trained, tmp_path).measure()
-    path = next(tmp_path.rglob("*.npz"))
-    with np.load(path) as file:
-        arrays = {name: file[name] for name in file.files}
-    if change == "missing":
-        del arrays["test"]
-    elif change == "length":
-        arrays["forget"] = arrays["forget"][:-1]
-    else:
-        arrays["forget"][0] = np.nan
-    np.savez(path, **arrays)
-    with pytest.raises(InputError, match="is damaged"):
-        ensembles(trained, tmp_path).measure()
-
-
 def test_processes_share_a_folder(trained, tmp_path):
     for part in (0, 1):
-        ensembles(trained, tmp_path).fill(part, 2)
-        left = 5 - ensembles(trained, tmp_path).kept()
+        fill(ensembles(trained, tmp_path), part, 2)
+        left = len(ensembles(trained, tmp_path).missing())
         assert left == (2, 0)[part], "every second original and every second retrained model"
     calls: list[int] = []
     again = ensembles(trained, tmp_path, training=counted(trained, calls))
-    again._notes  # noqa: B018 (the hash builds the network once)
+    again.cache  # noqa: B018 (the hash builds the network once)
     calls.clear()
     shared = again.measure()
     assert calls == []
@@ -246,13 +230,13 @@ def test_processes_share_a_folder(trained, tmp_path):
 
 def test_a_folder_is_needed_to_share(trained):
     with pytest.raises(SettingsError, match="folder is None"):
-        ensembles(trained).fill(0, 2)
+        fill(ensembles(trained), 0, 2)
 
 
 @pytest.mark.parametrize(("part", "parts"), [(2, 2), (-1, 2), (0, 0)])
 def test_a_share_that_is_none(trained, tmp_path, part, parts):
     with pytest.raises(SettingsError, match=f"part is {part} of {parts}"):
-        ensembles(trained, tmp_path).fill(part, parts)
+        fill(ensembles(trained, tmp_path), part, parts)
 
 
 def test_what_cannot_be_kept_is_not_trained_for_others(trained, tmp_path):
@@ -262,14 +246,14 @@ def test_what_cannot_be_kept_is_not_trained_for_others(trained, tmp_path):
         calls.append(seed)
         return Training(build, FAST).run(data, seed=seed)
 
-    with pytest.raises(SettingsError, match="cannot be known again"):
-        ensembles(trained, tmp_path, training=train).fill(0, 2)
+    with pytest.raises(SettingsError, match="cannot be kept for other processes"):
+        fill(ensembles(trained, tmp_path, training=train), 0, 2)
     assert calls == []
 
 
 def test_the_settings_of_a_method_within_a_method_decide_its_place(trained, tmp_path):
     keys = [
-        ensembles(trained, tmp_path, methods={"x": InTurn(method=Forsaken(penalty=penalty))})._notes.keys["before"]["x"]
+        ensembles(trained, tmp_path, methods={"x": InTurn(method=Forsaken(penalty=penalty))}).cache.keys["before"]["x"]
         for penalty in (1e-3, 1e-2)
     ]
     assert None not in keys

@@ -7,9 +7,9 @@ from functools import cache
 import numpy as np
 import pytest
 
-from forsaken.auditing.curves import curve
 from forsaken.auditing.full import Full
-from forsaken.auditing.matrices import Matrices
+from forsaken.auditing.measurements import Matrices
+from forsaken.auditing.result import Curve
 from forsaken.errors import InputError
 from forsaken.metrics import klom, klom_floor, neurips_score, roc, u_lira, u_lira_intervals
 
@@ -166,7 +166,7 @@ def test_the_pictures_show_the_worst_samples_and_three_curves():
 def test_a_thinned_curve_keeps_its_ends_and_lies_on_the_whole_one():
     draw = np.random.default_rng(0)
     whole = roc(draw.normal(1, 1, 5000), draw.normal(0, 1, 5000))
-    thin = curve("c", whole)
+    thin = Curve.of("c", whole)
     assert len(thin.fpr) <= 402
     assert (thin.fpr[0], thin.tpr[0]) == (0, 0)
     assert (thin.fpr[-1], thin.tpr[-1]) == (1, 1)
@@ -175,8 +175,8 @@ def test_a_thinned_curve_keeps_its_ends_and_lies_on_the_whole_one():
 
 
 def test_few_models_are_a_warning_and_too_few_an_error():
-    assert "8 originals" in Full(matrices(n=8), "unlearned").warnings()[0]
-    assert Full(matrices(n=16), "unlearned").warnings() == []
+    assert "8 originals" in Full(matrices(n=8), "unlearned").caveats()[0].problem
+    assert Full(matrices(n=16), "unlearned").caveats() == []
     with pytest.raises(InputError, match="3 originals are too few"):
         Full(matrices(n=3), "unlearned")
 

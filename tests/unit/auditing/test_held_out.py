@@ -12,10 +12,10 @@ from audit_case import RECIPE, Small, build
 
 import forsaken
 from forsaken import Curvature, Forsaken, References, Training
-from forsaken.auditing.call import audit
-from forsaken.auditing.case import Case
+from forsaken.auditing.audit import audit
 from forsaken.auditing.ensembles import Ensembles
 from forsaken.auditing.held_out import HeldOut
+from forsaken.auditing.inputs import AuditInputs
 from forsaken.data.samples import Samples, join
 from forsaken.errors import InputError, SettingsError
 from forsaken.metrics import margins
@@ -26,9 +26,9 @@ FAST = replace(RECIPE, epochs=3)
 OURS = Forsaken.out_of_fold()
 
 
-def case(trained: Small, **changes: object) -> Case:
+def case(trained: Small, **changes: object) -> AuditInputs:
     given = {"training": Training(build, FAST), "seed": 3} | changes
-    return Case(trained.before, trained.after, Sets(trained.forget, **trained.sets), **given)
+    return AuditInputs(trained.before, trained.after, Sets(trained.forget, **trained.sets), **given)
 
 
 def ensembles(trained: Small, folder: Path | None = None, **changes: object) -> Ensembles:
@@ -81,7 +81,11 @@ def test_the_logits_are_those_of_models_trained_by_hand(trained, plan):
     found = plan.tables(here, [7, 8], [trained.before] * 2, [None] * 2, device="cpu", tell=lambda _: None)
     steps = FAST.epochs * -(-152 // FAST.batch_size)
     for seed, table in zip((7, 8), found, strict=True):
-        logits, (parts, seeds) = table.logits(trained.forget.inputs), plan._seeded(here.sets, seed)
+        logits, parts, seeds = (
+            table.logits(trained.forget.inputs),
+            plan.parts(here.sets, seed),
+            plan.seeds(here.sets, seed),
+        )
         assert len(table) == 20
         assert table.curvature is None
         for (learnt, asked), own in zip(parts, seeds, strict=True):
@@ -94,7 +98,7 @@ def test_tables_have_the_views_the_spread_and_the_curvature_of_their_original(tr
     here, plan = case(trained), HeldOut(by="all", views=2, view="word-dropout")
     curvature = Curvature.fit(trained.before, here.sets.train.inputs)
     (found,) = plan.tables(here, [7], [trained.before], [curvature], device="cpu", tell=lambda _: None)
-    ((learnt, _),), (own,) = plan._seeded(here.sets, 7)
+    ((learnt, _),), (own,) = plan.parts(here.sets, 7), plan.seeds(here.sets, 7)
     steps = FAST.epochs * -(-152 // FAST.batch_size)
     model = forsaken.models.train.train(build, here.sets.train.rows(learnt), FAST, seed=int(own), steps=steps)
     seen, said = found.views_of(trained.forget.inputs)
@@ -119,8 +123,8 @@ def test_targets_are_what_the_method_goes_to(trained):
         *(found.margins[who]["forget"] for who in ("before", "ours")),
     )
     assert np.abs(after - targets).mean() < 0.1 * np.abs(before - targets).mean()
-    seeds = [seed for role, seed in ours._wanted() if role == "before"]
-    tables = plan.tables(ours.case, seeds, [trained.before] * 3, [None] * 3, device="cpu", tell=print)
+    seeds = [seed for role, seed in ours.models if role == "before"]
+    tables = plan.tables(ours.inputs, seeds, [trained.before] * 3, [None] * 3, device="cpu", tell=print)
     logits = [table.logits(trained.forget.inputs).double().numpy() for table in tables]
     assert np.allclose(targets, [margins(one, trained.forget.labels.numpy()) for one in logits])
     passes = found.facts["ours"]["passes"]
@@ -145,9 +149,9 @@ def test_what_decides_the_references_decides_the_cache(trained, tmp_path):
 def test_a_method_more_runs_that_method_alone(trained, tmp_path, monkeypatch):
     ensembles(trained, tmp_path, references={"ours": HeldOut(2, "forgotten")}).measure()
     asked: list[str] = []
-    real = Ensembles._forgotten
+    real = Ensembles._unlearned
     monkeypatch.setattr(
-        Ensembles, "_forgotten", lambda self, name, *rest: (asked.append(name), real(self, name, *rest))[1]
+        Ensembles, "_unlearned", lambda self, name, *rest: (asked.append(name), real(self, name, *rest))[1]
     )
     methods = {"ours": OURS, "other": replace(OURS, rounds=4)}
     plans = dict.fromkeys(methods, HeldOut(2, "forgotten"))
@@ -220,7 +224,7 @@ def test_what_an_oracle_sees_is_noted_of_every_model(trained):
     views = ensembles(trained).views
     assert found.facts["before"]["forget.top"].shape == (3, 20, 3)
     assert found.facts["ours"]["retain.top"].shape == (3, len(views["retain"]), 3)
-    seed = next(seed for role, seed in ensembles(trained)._wanted() if role == "before")
+    seed = next(seed for role, seed in ensembles(trained).models if role == "before")
     model = Training(build, FAST).run(case(trained).sets.train, seed=seed)
     expected = trained.oracle.score(model, views["retain"])
     assert np.allclose(trained.oracle.score_top(found.facts["before"]["retain.top"][0]), expected, atol=1e-3)

@@ -8,7 +8,7 @@ from audit_case import Small
 
 import forsaken
 from forsaken import ShadowOracle
-from forsaken.auditing.case import Case
+from forsaken.auditing.inputs import AuditInputs
 from forsaken.auditing.quick import Quick
 from forsaken.auditing.result import Audit
 from forsaken.data.samples import Samples, join
@@ -94,14 +94,14 @@ def test_nothing_that_is_handed_over_changes(trained):
 
 
 def test_moved_counts_what_is_seen_and_what_the_oracle_says(trained):
-    same = Quick(Case(trained.before, trained.before, Sets(trained.forget), oracle=trained.oracle))
+    same = Quick(AuditInputs(trained.before, trained.before, Sets(trained.forget), oracle=trained.oracle))
     assert same.moved(same.after) == (0, 0)
-    ours = Quick(Case(trained.before, trained.after, Sets(trained.forget), oracle=trained.oracle))
+    ours = Quick(AuditInputs(trained.before, trained.after, Sets(trained.forget), oracle=trained.oracle))
     was, now = (trained.oracle.is_member(model, trained.forget) for model in (trained.before, trained.after))
     visible, judged = ours.moved(ours.after)
     assert visible == len(trained.forget)
     assert judged >= int((was != now).sum()) > 0
-    alone = Quick(Case(trained.before, trained.after, Sets(trained.forget)))
+    alone = Quick(AuditInputs(trained.before, trained.after, Sets(trained.forget)))
     assert alone.moved(alone.after) == (len(trained.forget), len(trained.forget))
 
 
@@ -115,7 +115,7 @@ def test_labels_that_are_no_classes_are_refused(trained, name, shift):
 
 def test_an_oracle_that_nobody_can_check_is_told(trained):
     found = forsaken.audit(trained.before, trained.after, trained.forget, oracle=trained.oracle)
-    assert any("how good the oracle is" in warning for warning in found.warnings)
+    assert any("quality of the oracle" in warning for warning in found.warnings)
 
 
 def test_an_oracle_that_cannot_tell_samples_of_one_kind_gives_no_rate(trained):

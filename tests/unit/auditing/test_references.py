@@ -6,22 +6,21 @@ import numpy as np
 import pytest
 from audit_case import Small
 
-from forsaken.auditing.case import Case
-from forsaken.auditing.references import ReferenceModels, halves
-from forsaken.auditing.white import white_box
+from forsaken.auditing.attacks import ShadowModels, halves, white_box
+from forsaken.auditing.inputs import AuditInputs
 from forsaken.errors import InputError
 from forsaken.metrics import separation
 from forsaken.sets import Sets
 
 
-def case(trained: Small, **changes: object) -> Case:
+def case(trained: Small, **changes: object) -> AuditInputs:
     sets = Sets(trained.forget, **{**trained.sets, **changes})
-    return Case(trained.before, trained.after, sets, retrained=(trained.retrained,), training=trained.training)
+    return AuditInputs(trained.before, trained.after, sets, retrained=(trained.retrained,), training=trained.training)
 
 
 @pytest.fixture(scope="module")
-def references(trained: Small) -> ReferenceModels:
-    return ReferenceModels.fit(case(trained), 8)
+def references(trained: Small) -> ShadowModels:
+    return ShadowModels.fit(case(trained), 8)
 
 
 @pytest.mark.parametrize(("models", "samples"), [(4, 7), (8, 40), (16, 3)])
@@ -32,7 +31,7 @@ def test_every_sample_is_inside_exactly_half_of_the_models(models, samples):
 
 
 def test_candidates_are_the_forgotten_samples_then_as_many_others(references, trained):
-    assert references.forgotten == len(trained.forget)
+    assert len(references.candidates) == 2 * len(trained.forget)
     assert len(references.candidates) == 2 * len(trained.forget)
     assert bool((references.candidates.inputs[:20] == trained.forget.inputs).all())
     assert len(references.models) == 8
@@ -64,7 +63,7 @@ def test_numbers_have_their_neighbours_and_curves_for_the_picture(references):
 
 
 def test_without_strangers_the_test_samples_serve_and_the_population_is_the_rest(trained):
-    found = ReferenceModels.fit(case(trained, nonmembers=None), 4)
+    found = ShadowModels.fit(case(trained, nonmembers=None), 4)
     candidates = {tuple(row) for row in found.candidates.inputs.numpy().tolist()}
     assert not candidates & {tuple(row) for row in found.population.inputs.numpy().tolist()}
     assert len(found.population) == len(trained.test) - len(trained.forget)
@@ -72,13 +71,13 @@ def test_without_strangers_the_test_samples_serve_and_the_population_is_the_rest
 
 def test_too_few_test_samples_for_a_population_are_an_error(trained):
     with pytest.raises(InputError, match="so that none is left"):
-        ReferenceModels.fit(case(trained, nonmembers=None, test=trained.test.rows(range(10))), 4)
+        ShadowModels.fit(case(trained, nonmembers=None, test=trained.test.rows(range(10))), 4)
 
 
 @pytest.mark.parametrize("count", [2, 3, 7])
 def test_too_few_or_an_odd_number_of_references_are_an_error(trained, count):
-    with pytest.raises(InputError, match=f"{count} reference models, expected an even number of at least 4"):
-        ReferenceModels.fit(case(trained), count)
+    with pytest.raises(InputError, match=f"{count} shadow models, expected an even number of at least 4"):
+        ShadowModels.fit(case(trained), count)
 
 
 def test_what_the_white_box_judges_is_no_part_of_what_it_learns_from(trained, monkeypatch):
@@ -101,7 +100,7 @@ def test_what_the_white_box_judges_is_no_part_of_what_it_learns_from(trained, mo
             assert not judged[-1] & learnt[-1]
             return np.linspace(0, 1, len(samples))
 
-    monkeypatch.setattr("forsaken.auditing.white.WhiteBoxOracle", Oracle)
+    monkeypatch.setattr("forsaken.auditing.attacks.WhiteBoxOracle", Oracle)
     white_box(case(trained, nonmembers=None))
     assert len(learnt) == 2
     assert len(set.union(*judged)) == 2 * len(trained.forget)

@@ -10,8 +10,7 @@ import torch
 from audit_case import RECIPE, Small
 from torch import nn
 
-from forsaken import Training
-from forsaken.auditing.case import Case
+from forsaken.auditing.inputs import AuditInputs
 from forsaken.auditing.relearning import MOST, mean_loss, relearn_steps, relearn_time
 from forsaken.auditing.result import Number
 from forsaken.data.samples import Samples
@@ -66,8 +65,7 @@ def measured(trained: Small, *, batch: int = 8, rate: float = 5e-3, after: nn.Mo
     recipe = replace(RECIPE, batch_size=batch, learning_rate=rate)
     sets = Sets(trained.forget, **trained.sets)
     model = trained.after if after is None else after
-    training = Training(trained.training.build, recipe)
-    return relearn_time(Case(trained.before, model, sets, retrained=(trained.retrained,), training=training))[0]
+    return relearn_time(AuditInputs(trained.before, model, sets, retrained=(trained.retrained,)), recipe)
 
 
 def test_three_orders_of_batches_are_three_fine_tunings(trained):

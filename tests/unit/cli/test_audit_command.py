@@ -57,7 +57,7 @@ def test_for_people(tmp_path: Path) -> None:
 
 def wide(audit: dict[str, Any], columns: int) -> str:
     text = io.StringIO()
-    Console(file=text, width=columns).print(_table(Audit.from_dict(audit)))
+    Console(file=text, width=columns).print(_table(Audit.model_validate_json(json.dumps(audit))))
     return text.getvalue()
 
 

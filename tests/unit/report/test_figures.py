@@ -10,9 +10,7 @@ import pytest
 from report_runs import make_arrays, make_result, typed
 from sklearn.metrics import roc_curve
 
-from forsaken.report.audit_schema import SavedCurve as Curve
-from forsaken.report.audit_schema import SavedDivergence as Divergence
-from forsaken.report.audit_schema import SavedSpread as Spread
+from forsaken.auditing.result import Curve, Divergence, Spread
 from forsaken.report.figures import (
     Frame,
     Map,
@@ -137,11 +135,11 @@ def test_a_rate_is_what_a_threshold_reaches() -> None:
         max(np.mean(members >= at) for at in [*others, np.inf, *members] if np.mean(others >= at) <= rate)
         for rate in rates
     ]
-    assert reached(Curve(name="", fpr=fpr.tolist(), tpr=tpr.tolist()), rates) == pytest.approx(scan)
+    assert reached(Curve(name="", fpr=tuple(fpr.tolist()), tpr=tuple(tpr.tolist())), rates) == pytest.approx(scan)
 
 
 def test_a_roc_curve_lies_where_its_rates_are() -> None:
-    drawn = roc_picture([Curve(name="mine", fpr=[0.0, 0.01, 0.1, 1.0], tpr=[0.0, 0.1, 0.9, 1.0])])
+    drawn = roc_picture([Curve(name="mine", fpr=(0.0, 0.01, 0.1, 1.0), tpr=(0.0, 0.1, 0.9, 1.0))])
     left, right, top, base = 56, 408, 10, 340
     spots = [
         tuple(map(float, spot)) for spot in re.findall(r'class="spot line run0" cx="([\d.]+)" cy="([\d.]+)"', drawn)
@@ -166,7 +164,7 @@ def heights(path: str, base: float) -> list[float]:
 
 
 def test_margins_are_shares_in_common_bins_and_the_largest_counts() -> None:
-    spread = Spread(row=0, unlearned=[0.0, 10.0, 10.0, 10.0], retrained=[0.0, 0.0, 5.0, 5.0], before=[])
+    spread = Spread(row=0, unlearned=(0.0, 10.0, 10.0, 10.0), retrained=(0.0, 0.0, 5.0, 5.0))
     drawn = margin_picture(spread, "row 7")
     green, blue = (
         re.search(rf'class="{kind}" d="([^"]+)"', drawn)[1]  # type: ignore[index]
@@ -186,13 +184,13 @@ def test_margins_are_shares_in_common_bins_and_the_largest_counts() -> None:
 
 @pytest.mark.parametrize("value", [0.0, 1e300, -1e300, 5e-324])
 def test_margins_that_are_all_the_same(value: float) -> None:
-    drawn = margin_picture(Spread(row=0, unlearned=[value], retrained=[value], before=[value]), "row 0")
+    drawn = margin_picture(Spread(row=0, unlearned=(value,), retrained=(value,), before=(value,)), "row 0")
     assert "nan" not in drawn
     assert "fill faint forget" in drawn
 
 
 def test_klom_lies_between_floor_and_ceiling() -> None:
-    marks: dict[str, Any] = {"value": [2.0, 5.0], "floor": [1.0, 3.0], "ceiling": [8.0, 10.0]}
+    marks: dict[str, Any] = {"value": (2.0, 5.0), "floor": (1.0, 3.0), "ceiling": (8.0, 10.0)}
     drawn = klom_picture([Divergence(part="forget", n=1200, **marks)])
     wide = 560 - 76 - 16
     for kind, mark in (("fill after", "value"), ("stop retrained", "floor"), ("stop forget", "ceiling")):
@@ -204,5 +202,5 @@ def test_klom_lies_between_floor_and_ceiling() -> None:
 
 
 def test_every_mark_can_be_nothing() -> None:
-    zero = Divergence(part="test", n=0, value=[0.0, 0.0], floor=[0.0, 0.0], ceiling=[0.0, 5e-324])
+    zero = Divergence(part="test", n=0, value=(0.0, 0.0), floor=(0.0, 0.0), ceiling=(0.0, 5e-324))
     assert "nan" not in klom_picture([zero])

@@ -171,7 +171,7 @@ def test_a_run_without_an_audit_has_none(tmp_path: Path) -> None:
         (lambda a: a.pop("claim"), r"audit\.json is damaged: claim: Field required; run forsaken audit again"),
         (lambda a: a.update(profile="huge"), "profile: Input should be 'quick', 'standard' or 'full'"),
         (lambda a: a["numbers"][0].update(interval=[0.7, 0.6]), "lower end 0.7 lies above its upper end 0.6"),
-        (lambda a: a["numbers"][0].update(interval=[0.7]), r"numbers\.0\.interval: List should have at least 2 items"),
+        (lambda a: a["numbers"][0].update(interval=[0.7]), r"numbers\.0\.interval\.1: Field required"),
         (lambda a: a["numbers"][0].update(value="1"), r"numbers\.0\.value: Input should be a valid number"),
         (lambda a: a["numbers"][0].update(direction="up"), r"numbers\.0\.direction: Input should be 'lower'"),
         (lambda a: a["numbers"][0].update(n=-1), r"numbers\.0\.n: Input should be greater than or equal to 0"),
@@ -179,7 +179,7 @@ def test_a_run_without_an_audit_has_none(tmp_path: Path) -> None:
         (lambda a: a["roc"][0]["tpr"].pop(), "fpr has 101 points, but tpr has 100"),
         (lambda a: a["roc"][0]["tpr"].reverse(), "its rates fall somewhere"),
         (lambda a: a["roc"][0]["fpr"].__setitem__(-1, 1.5), r"fpr\.100: Input should be less than or equal to 1"),
-        (lambda a: a["margins"][0].update(unlearned=[]), r"margins\.0\.unlearned: List should have at least 1 item"),
+        (lambda a: a["margins"][0].update(unlearned=[]), r"margins\.0\.unlearned: Tuple should have at least 1 item"),
         (
             lambda a: a["margins"][1].update(row=12),
             "does not belong to this run: .* place 12 .* holds 12; run forsaken",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from report_runs import make_audit, make_result, typed
+from report_runs import make_result, typed
 
-from forsaken.report.audit_schema import SavedNumber as Number
+from forsaken.auditing.result import Number
 from forsaken.report.tables import audit_cost, audit_row, figure, grouped, numbers, pairs
 from forsaken.result import LayerChange
 
@@ -35,7 +35,7 @@ def test_long_settings_are_cut() -> None:
 
 
 def test_near_half_is_said_where_the_range_misses() -> None:
-    number = Number.model_validate(make_audit()["numbers"][0]).model_copy(update={"value": 0.52, "floor": [0.49, 0.51]})
+    number = Number(name="auc", label="AUC", value=0.52, direction="half", n=12, unit="pairs", floor=(0.49, 0.51))
     assert audit_row(number).cells[-1].reason == "the value lies outside, but within 0.03 of 0.5"
     other = number.model_copy(update={"direction": "lower"})
     assert audit_row(other).cells[-1].reason == "the value lies outside"
