@@ -231,7 +231,7 @@ _REWRITE: dict[str, Callable[[Path, Path, Array], None]] = {
 _UNREADABLE = (pa.ArrowException, BadZipFile, ValueError, EOFError, UnicodeDecodeError)
 
 
-def _unheard(sentence: str) -> None:
+def _unheard(_sentence: str) -> None:
     """Tell nobody."""
 
 

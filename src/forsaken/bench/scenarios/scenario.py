@@ -89,11 +89,6 @@ class Scenario:
         strangers = self.reference.rows(np.arange(min(len(self.forget), len(self.reference))))
         return join([Samples(self.test.inputs), Samples(strangers.inputs)])
 
-    @property
-    def corrected(self) -> Samples:
-        """The samples to forget under their true labels."""
-        return self.forget if self.truth is None else Samples(self.forget.inputs, self.truth)
-
     def sizes(self) -> dict[str, int]:
         """Return how many samples each set holds."""
         sets = ("train", "forget", "reference", "retain_rows", "test", "shadow_members", "shadow_nonmembers")
