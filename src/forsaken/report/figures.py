@@ -59,7 +59,7 @@ def hover(text: str, *shapes: Markup) -> Markup:
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class Plot:
     """A plane with axes: where a value lies, in the picture's units."""
 
     width: int
@@ -199,20 +199,20 @@ def histograms(result: Result, arrays: Mapping[str, Array]) -> list[Panel]:
     found = {title: (arrays[name][:, 0], kind) for title, (name, kind) in wanted.items() if name in arrays}
     edges = np.linspace(0, 1, _BINS + 1)
     shares = {title: np.histogram(np.clip(part, 0, 1), edges)[0] / len(part) for title, (part, _) in found.items()}
-    frame = Frame(300, 190, (0, 1), (0, max(float(part.max()) for part in shares.values())), top=14)
+    plot = Plot(300, 190, (0, 1), (0, max(float(part.max()) for part in shares.values())), top=14)
     drawn = []
     for title, (values, kind) in found.items():
         mean = float(values.mean())
-        parts = [frame.axes("largest posterior", "share of samples", (0, 0.25, 0.5, 0.75, 1))]
+        parts = [plot.axes("largest posterior", "share of samples", (0, 0.25, 0.5, 0.75, 1))]
         for start, share in zip(edges.tolist(), shares[title].tolist(), strict=False):
             if share:
-                top = frame.y(share)
+                top = plot.y(share)
                 parts.append(
-                    element("rect", f"fill {kind}", x=frame.x(start), y=top, width=11.5, height=frame.base - top)
+                    element("rect", f"fill {kind}", x=plot.x(start), y=top, width=11.5, height=plot.base - top)
                 )
-        parts.append(line([(frame.x(mean), frame.top), (frame.x(mean), frame.base)], "mean"))
+        parts.append(line([(plot.x(mean), plot.top), (plot.x(mean), plot.base)], "mean"))
         label = f"Histogram, {title}: the mean largest posterior of {len(values):,} samples is {mean:.2f}"
-        drawn.append(Panel(title, len(values), mean, kind == "unseen", frame.picture(label, parts)))
+        drawn.append(Panel(title, len(values), mean, kind == "unseen", plot.picture(label, parts)))
     return drawn
 
 
@@ -241,15 +241,15 @@ def _curves(lines: Mapping[str, Sequence[tuple[int, float]]], label: str, beside
         return Markup("")
     low, high = min(values), max(values)
     low = max(low, high * 1e-8)  # a part that starts at almost nothing would flatten all the others
-    frame = Frame(560, 280, (min(steps), max(steps)), (low, high if high > low else low * 10), log_upward=True, left=54)
+    plot = Plot(560, 280, (min(steps), max(steps)), (low, high if high > low else low * 10), log_upward=True, left=54)
     ticks = [tick for tick in line_ticks(min(steps), max(steps), 8) if tick == int(tick)]
-    parts = [frame.axes("iteration", beside, ticks)]
+    parts = [plot.axes("iteration", beside, ticks)]
     for kind, points in lines.items():
         apart = -(-len(points) // _MAX_POINTS) or 1
         fewer = [*points[::apart], *(points[-1:] if (len(points) - 1) % apart else [])]
         # the axis is logarithmic, and zero has no place on it
-        parts.append(line([(frame.x(at), frame.y(value)) for at, value in fewer if value >= low], kind))
-    return frame.picture(label, parts)
+        parts.append(line([(plot.x(at), plot.y(value)) for at, value in fewer if value >= low], kind))
+    return plot.picture(label, parts)
 
 
 def drift_picture(chain: ChainSummary) -> Markup:
@@ -278,40 +278,38 @@ def _requests(
     every = values if bound is None else [*values, bound]
     room = (max(every) - min(every)) * 0.1 or 0.01
     low = 0.0 if zero else min(every) - room
-    frame = Frame(400, 220, (0, len(values) - 1), (low, max(every) + room), left=56)
+    plot = Plot(400, 220, (0, len(values) - 1), (low, max(every) + room), left=56)
     names = ["start", *(str(link.number) for link in chain.links)]
     ticks = [tick for tick in line_ticks(0, len(values) - 1, 8) if tick == int(tick)]
-    points = [(frame.x(at), frame.y(value)) for at, value in enumerate(values)]
-    parts = [frame.axes("request", beside, ticks, lambda tick: names[int(tick)])]
+    points = [(plot.x(at), plot.y(value)) for at, value in enumerate(values)]
+    parts = [plot.axes("request", beside, ticks, lambda tick: names[int(tick)])]
     if bound is not None:
-        parts.append(line([(frame.left, frame.y(bound)), (frame.end, frame.y(bound))], "bound"))
+        parts.append(line([(plot.left, plot.y(bound)), (plot.end, plot.y(bound))], "bound"))
     parts.append(line(points, "run0"))
     parts += [element("circle", "fill after", cx=x, cy=y, r=3.5) for x, y in points[:100]]
-    return frame.picture(label, parts)
+    return plot.picture(label, parts)
 
 
 def roc_picture(curves: Sequence[Curve]) -> Markup:
     """Draw ROC curves on logarithmic axes, beside the diagonal of a guess; at most as many as can be told apart."""
-    frame = Frame(420, 380, (_LEAST_RATE, 1), (_LEAST_RATE, 1), log_upward=True, log_across=True, left=56, bottom=40)
+    plot = Plot(420, 380, (_LEAST_RATE, 1), (_LEAST_RATE, 1), log_upward=True, log_across=True, left=56, bottom=40)
     grid = np.logspace(math.log10(_LEAST_RATE), 0, _COLUMNS)
-    parts = [frame.axes("false positive rate", "true positive rate", log_ticks(_LEAST_RATE, 1), grid=True)]
-    diagonal = line([(frame.left, frame.base), (frame.end, frame.top)], "guess")
+    parts = [plot.axes("false positive rate", "true positive rate", log_ticks(_LEAST_RATE, 1), grid=True)]
+    diagonal = line([(plot.left, plot.base), (plot.end, plot.top)], "guess")
     parts.append(hover("a guess: both rates are the same", diagonal))
     told = []
     for number, curve in enumerate(curves[:LINES]):
         name = clipped(curve.name, 60)
         # zero has no place on the axis: what lies below the lowest line is drawn on it
         heights = np.maximum(reached(curve, grid), _LEAST_RATE)
-        points = [(frame.x(x), frame.y(y)) for x, y in zip(grid.tolist(), heights.tolist(), strict=True)]
+        points = [(plot.x(x), plot.y(y)) for x, y in zip(grid.tolist(), heights.tolist(), strict=True)]
         parts.append(hover(name, line(points, f"run{number}")))
         rates = dict(zip(_MARKED_RATES, reached(curve, np.array(_MARKED_RATES)).tolist(), strict=True))
         for at, rate in rates.items():
-            spot = element(
-                "circle", f"spot line run{number}", cx=frame.x(at), cy=frame.y(max(rate, _LEAST_RATE)), r=3.5
-            )
+            spot = element("circle", f"spot line run{number}", cx=plot.x(at), cy=plot.y(max(rate, _LEAST_RATE)), r=3.5)
             parts.append(hover(f"{name}: TPR {rate:.3f} at FPR {at:g}", spot))
         told.append(f"{name}: true positive rate {rates[0.01]:.3f} at 1 % false positives")
-    return frame.picture(f"ROC curves on logarithmic axes. {'; '.join(told)}", parts)
+    return plot.picture(f"ROC curves on logarithmic axes. {'; '.join(told)}", parts)
 
 
 def reached(curve: Curve, rates: Array) -> Array:
@@ -337,39 +335,39 @@ def margin_picture(spread: Spread, name: str) -> Markup:
     # the last bin is closed, as in KLoM: the largest value belongs to it
     counts = {model: np.histogram(part, _BINS, (low, high))[0] for model, part in margins.items()}
     tallest = max(float(part.max() / part.sum()) for part in counts.values())
-    frame = Frame(220, 130, (low, high), (0, tallest), left=8, right=8, top=8, bottom=24)
+    plot = Plot(220, 130, (low, high), (0, tallest), left=8, right=8, top=8, bottom=24)
     edges = np.linspace(low, high, _BINS + 1).tolist()
-    parts = [frame.horizontal(line_ticks(low, high, 4))]
+    parts = [plot.horizontal(line_ticks(low, high, 4))]
     kinds = {"before": "fill faint forget", "unlearned": "fill after", "retrained": "stairs retrained"}
     for model, part in counts.items():
         ends = zip((part / part.sum()).tolist(), edges[1:], strict=True)
-        stairs = "".join(f"V{frame.y(share):g}H{frame.x(edge):g}" for share, edge in ends)
-        parts.append(element("path", kinds[model], d=f"M{frame.x(low):g} {frame.base}{stairs}V{frame.base}"))
+        stairs = "".join(f"V{plot.y(share):g}H{plot.x(edge):g}" for share, edge in ends)
+        parts.append(element("path", kinds[model], d=f"M{plot.x(low):g} {plot.base}{stairs}V{plot.base}"))
     told = [model for model in ("unlearned", "retrained", "before") if model in counts]
     for at, (left, right) in enumerate(pairwise(edges)):
         held = [f"{model} {counts[model][at]} of {counts[model].sum()}" for model in told if counts[model][at]]
         if held:
-            wide = frame.x(right) - frame.x(left)
-            column = element("rect", "touch", x=frame.x(left), y=frame.top, width=wide, height=frame.base - frame.top)
+            wide = plot.x(right) - plot.x(left)
+            column = element("rect", "touch", x=plot.x(left), y=plot.top, width=wide, height=plot.base - plot.top)
             parts.append(hover(f"margin {left:.2f} to {right:.2f}: {', '.join(held)}", column))
     means = ", ".join(f"{model} {margins[model].mean():.2f} ({len(margins[model])} models)" for model in told)
-    return frame.picture(f"Margins of {name}; means: {means}", parts)
+    return plot.picture(f"Margins of {name}; means: {means}", parts)
 
 
 def klom_picture(found: Sequence[Divergence]) -> Markup:
     """Draw the mean and the 95th percentile of KLoM on each set, between a floor and a ceiling."""
     every = [number for each in found for pair in (each.value, each.floor, each.ceiling) for number in pair]
     across = (min(0.0, *every), max(1.05 * max(every), 1e-3))
-    frame = Frame(560, 44 + 74 * len(found), across, left=76, right=16)
-    parts = [frame.horizontal(line_ticks(*across, 6), grid=True)]
-    parts.append(element("text", "mid", "KLoM", x=318, y=frame.height - 2))
+    plot = Plot(560, 44 + 74 * len(found), across, left=76, right=16)
+    parts = [plot.horizontal(line_ticks(*across, 6), grid=True)]
+    parts.append(element("text", "mid", "KLoM", x=318, y=plot.height - 2))
     told = []
     for number, each in enumerate(found):
-        top = frame.top + 74 * number
+        top = plot.top + 74 * number
         parts.append(element("text", "strong", f"{each.part} ({each.n:,})", x=0, y=top + 12))
         for row, name in enumerate(("mean", "95 %")):
             value, floor, ceiling = each.value[row], each.floor[row], each.ceiling[row]
-            now, low, high = frame.x(value), frame.x(floor), frame.x(ceiling)
+            now, low, high = plot.x(value), plot.x(floor), plot.x(ceiling)
             text, y = f"unlearned {value:.3g}, floor {floor:.3g}, ceiling {ceiling:.3g}", top + 30 + 24 * row
             marks = (
                 element("rect", "empty", x=min(low, high), y=y - 4, width=abs(high - low), height=8),
@@ -380,7 +378,7 @@ def klom_picture(found: Sequence[Divergence]) -> Markup:
             parts.append(element("text", "end", name, x=68, y=y + 4))
             parts.append(hover(f"{each.part}, {name}: {text}", *marks))
             told.append(f"{each.part}, {'mean' if row == 0 else '95th percentile'}: {text}")
-    return frame.picture(f"KLoM. {'; '.join(told)}", parts)
+    return plot.picture(f"KLoM. {'; '.join(told)}", parts)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -417,19 +415,19 @@ class Map:
     def picture(self, when: str, tip: Callable[[int, str], str]) -> Markup:
         """Draw the map "before" or "after"; pointing at a forget sample shows what `tip` says of its number."""
         spots = self.before if when == "before" else self.after
-        frame = Frame(400, 340, (0, 1), left=10, right=10, top=10, bottom=10)
+        plot = Plot(400, 340, (0, 1), left=10, right=10, top=10, bottom=10)
         parts = [element("rect", "plate", x=0.5, y=0.5, width=399, height=339, rx=6)]
         for name in _MAP_OTHERS:
             if name in spots:
                 # "h0" with a round or square cap is a dot or a square; the plus sign is two strokes
                 mark, shift = ("h6m-3-3v6", 3) if name == "reference" else ("h0", 0)
-                path = "".join(f"M{frame.x(x) - shift:g} {frame.y(y):g}{mark}" for x, y in spots[name])
+                path = "".join(f"M{plot.x(x) - shift:g} {plot.y(y):g}{mark}" for x, y in spots[name])
                 parts.append(element("path", f"dots {name}", d=path))
         for (x, y), number in zip(spots["forget"], self.forgotten, strict=True):
-            triangle = f"M{frame.x(x):g} {frame.y(y) - 6:g}l5 9h-10z"
+            triangle = f"M{plot.x(x):g} {plot.y(y) - 6:g}l5 9h-10z"
             parts.append(element("path", "point", data_i=number, data_tip=tip(number, when), d=triangle))
         shown = ", ".join(f"{len(part):,} {name}" for name, part in spots.items())
-        return frame.picture(f"Map of the samples {when} forgetting: {shown}", parts, "map")
+        return plot.picture(f"Map of the samples {when} forgetting: {shown}", parts, "map")
 
 
 def _chosen(arrays: Mapping[str, Array]) -> dict[str, Array]:

@@ -12,8 +12,8 @@ from sklearn.metrics import roc_curve
 
 from forsaken.auditing.result import Curve, Divergence, Spread
 from forsaken.report.figures import (
-    Frame,
     Map,
+    Plot,
     accuracy_picture,
     drift_picture,
     histograms,
@@ -29,9 +29,9 @@ from forsaken.result import Step
 
 
 def test_a_frame_puts_values_where_they_belong() -> None:
-    frame = Frame(100, 100, (0, 10), (1, 100), log_upward=True, left=10, right=10, top=10, bottom=10)
-    assert (frame.x(0), frame.x(5), frame.x(10)) == (10, 50, 90)
-    assert (frame.y(1), frame.y(10), frame.y(100)) == (90, 50, 10)
+    plot = Plot(100, 100, (0, 10), (1, 100), log_upward=True, left=10, right=10, top=10, bottom=10)
+    assert (plot.x(0), plot.x(5), plot.x(10)) == (10, 50, 90)
+    assert (plot.y(1), plot.y(10), plot.y(100)) == (90, 50, 10)
 
 
 @pytest.mark.parametrize(("low", "high"), [(0, 1e-9), (0, 1), (3, 3), (-5, 7), (0, 1e300), (0.95, 0.951)])
