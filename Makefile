@@ -31,10 +31,11 @@ test: $(READY)  ## unit, contract and law tests, and the doctests
 test-slow: $(READY)  ## the tests that take minutes or need real processes
 	$(BIN)/python -m pytest -q -m slow tests
 
-check: $(READY)  ## lint, format and types
+check: $(READY)  ## lint, format, types and dead code
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/vulture
 
 format: $(READY)  ## put the code into the house format
 	$(BIN)/ruff check --fix .

@@ -114,6 +114,11 @@ def make_result(count: int = 12, *, seed: int = 0, classes: list[str] | None = N
     }  # fmt: skip
 
 
+def typed(table: dict[str, Any]) -> Result:
+    """The same result as the code reads it."""
+    return Result.model_validate_json(json.dumps(table))
+
+
 def make_certificate(*, signed: bool = True, time: str = "2026-01-03T00:00:00+00:00") -> Certificate:
     """The certificate of a run."""
     old, new = (Weights(sha256=digit * 64, format="safetensors", name="model.safetensors") for digit in "ab")

@@ -267,7 +267,7 @@ def test_reads_without_scripts(opened, pages) -> None:
 
 def test_two_thousand_records(opened, tmp_path: Path, monkeypatch) -> None:
     # t-SNE's own time is of no interest here; where the points lie, neither
-    monkeypatch.setattr("forsaken.report.places._arranged", lambda points: (points[:, :2], True))
+    monkeypatch.setattr("forsaken.report.figures._arranged", lambda points: (points[:, :2], True))
     result = make_result(2000)
     result["layers"] = [{"name": f"layer.{n}.weight", "changed": n, "total": 300} for n in range(200)]
     path = write_report(save_run(tmp_path, result))

@@ -10,6 +10,8 @@ import torch
 
 import forsaken
 from forsaken.bench.networks import mlp
+from forsaken.cli.demo import summary_of
+from forsaken.result import Result
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -66,6 +68,15 @@ def test_links_lead_somewhere() -> None:
         for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", prose):
             if not link.startswith("http"):
                 assert (page.parent / link).exists(), f"{page.name} links to {link}"
+
+
+def test_the_demonstration_s_table_is_that_of_its_saved_result() -> None:
+    # To renew: make demo; runs/demo/result.json becomes demo.json, and summary.txt the block in the README.
+    saved = summary_of(Result.read(ROOT / "benchmarks" / "results" / "demo.json"))
+    block = README.read_text(encoding="utf-8").split("prints (the numbers come from")[1].split("    report:")[0]
+    assert [line.strip() for line in block.split("\n\n", 1)[1].splitlines()] == [
+        line.strip() for line in saved.splitlines()
+    ]
 
 
 @pytest.mark.parametrize("target", ["demo", "test"])

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from importlib.metadata import PackageNotFoundError, version
-from typing import Annotated
 
-import typer
-from rich.console import Console
 from rich.table import Table
+
+from forsaken.cli.console import AsJson, emit, print_table
 
 _PACKAGES = (
     "forsaken",
@@ -30,7 +28,7 @@ _PACKAGES = (
 )
 
 
-def env(as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False) -> None:
+def env(as_json: AsJson = False) -> None:
     """Show versions and hardware, for a bug report. No path, host or user name is among them.
 
     Example: forsaken env --json
@@ -41,7 +39,7 @@ def env(as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead
     del facts["time"]
     facts["versions"] = {name: found for name in _PACKAGES if (found := _version(name))}
     if as_json:
-        typer.echo(json.dumps(facts))
+        emit(facts)
         return
     shown = Table(show_header=False)
     for name, value in facts.items():
@@ -49,7 +47,7 @@ def env(as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead
             shown.add_row(name, "none" if value is None else str(value))
     for name, found in facts["versions"].items():
         shown.add_row(name, found)
-    Console().print(shown)
+    print_table(shown)
 
 
 def _version(name: str) -> str | None:

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from forsaken._files import write_atomically
+from forsaken.cli.console import JOB_FILE, emit, say
 from forsaken.errors import OutputError
 
-NAME = "forsaken.toml"
 TEMPLATE = "template.toml"
 
 
 def init(
-    path: Annotated[Path, typer.Argument(help="The file to write, or the folder to write it to.")] = Path(NAME),
+    path: Annotated[Path, typer.Argument(help="The file to write, or the folder to write it to.")] = Path(JOB_FILE),
     force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of advice.")] = False,
 ) -> None:
@@ -30,19 +28,19 @@ def init(
     goal = _goal(path, force=force)
     write_atomically(goal, files("forsaken.jobs").joinpath(TEMPLATE).read_bytes())
     if as_json:
-        typer.echo(json.dumps({"job": str(goal)}))
+        emit({"job": str(goal)})
         return
     steps = (
         f"{goal}\n"
         "  1. open it and fill in your model and your data\n"
         f"  2. forsaken unlearn {shlex.quote(str(goal))} --dry-run"
     )
-    Console().print(steps, highlight=False, soft_wrap=True, markup=False)
+    say(steps)
 
 
 def _goal(path: Path, *, force: bool) -> Path:
     try:
-        goal = path / NAME if path.is_dir() else path
+        goal = path / JOB_FILE if path.is_dir() else path
         if not goal.parent.is_dir():
             raise OutputError(f"cannot write {goal}: there is no folder {goal.parent}; make it first")
         if goal.is_dir():

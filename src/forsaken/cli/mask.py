@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import shutil
@@ -10,9 +9,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from forsaken.cli.console import AsJson, emit, opened_job, print_table, say
 from forsaken.errors import OutputError
 
 app = typer.Typer(
@@ -20,7 +19,6 @@ app = typer.Typer(
     help="Masks: look at one, apply it, undo it. A mask is as sensitive as the memory itself: it can restore it.",
 )
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 MaskFile = Annotated[Path, typer.Argument(help="A mask that a job with mask = true wrote.")]
 JobFile = Annotated[Path, typer.Argument(help="The job file that describes the model.")]
 Out = Annotated[Path, typer.Option(help="Where to write the weights.")]
@@ -56,7 +54,7 @@ def show(mask: MaskFile, as_json: AsJson = False) -> None:
         "parameters": parts,
     }
     if as_json:
-        typer.echo(json.dumps(facts))
+        emit(facts)
         return
     undo = "can be undone" if found.revertible else "cannot be undone"
     shown = Table(title=f"{len(found):,} of {found.trainable:,} weights ({found.density:.2%}), {undo}")
@@ -64,7 +62,7 @@ def show(mask: MaskFile, as_json: AsJson = False) -> None:
         shown.add_column(name, justify="left" if name == "parameter" else "right")
     for part in parts:
         shown.add_row(str(part["name"]), f"{part['changed']:,}", f"{part['largest']:.3g}")
-    Console().print(shown)
+    print_table(shown)
 
 
 @app.command("apply")
@@ -91,15 +89,13 @@ def revert(
 
 
 def _change(mask: Path, job: Path, out: Path, weights: Path | None, force: bool, as_json: bool, *, undo: bool) -> None:
-    from forsaken.jobs.code import user_code
-    from forsaken.jobs.configuration import read_job
     from forsaken.jobs.formats import load_model
     from forsaken.unlearning.forsaken.mask import Mask
 
-    found, read = Mask.load(mask), read_job(job)
-    source = read.resolve(read.model.weights) if weights is None else weights
-    _check_goal(out, [source, mask, job], force)
-    with user_code(read.folder):
+    found = Mask.load(mask)
+    with opened_job(job) as read:
+        source = read.resolve(read.model.weights) if weights is None else weights
+        _check_goal(out, [source, mask, job], force)
         loaded = load_model(read, source)
         model = found.revert(loaded.model) if undo else found.apply(loaded.model)
         draft = out.parent / f".{secrets.token_hex(6)}{out.suffix}"
@@ -113,10 +109,9 @@ def _change(mask: Path, job: Path, out: Path, weights: Path | None, force: bool,
                 shutil.rmtree(draft)
             draft.unlink(missing_ok=True)
     if as_json:
-        typer.echo(json.dumps({"weights": str(out), "changed": len(found)}))
-        return
-    verb = "restored" if undo else "changed"
-    Console().print(f"{len(found):,} weights {verb}: {out}", highlight=False, soft_wrap=True, markup=False)
+        emit({"weights": str(out), "changed": len(found)})
+    else:
+        say(f"{len(found):,} weights {'restored' if undo else 'changed'}: {out}")
 
 
 def _check_goal(out: Path, inputs: list[Path], force: bool) -> None:

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import inspect
-import json
 import re
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from forsaken.cli.console import AsJson, emit, print_table, say
 from forsaken.errors import UnknownNameError
 
 app = typer.Typer(no_args_is_help=True, help="The unlearning methods: list them, and see what each needs.")
 
 # numpydoc: a section lasts to the next title, which is a line with dashes below it
 _NOTES = re.compile(r"^Notes\n-{5}\n(.*?)(?=^\S[^\n]*\n-{3,}$|\Z)", re.MULTILINE | re.DOTALL)
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
 @app.command("list")
@@ -32,7 +29,7 @@ def list_methods(as_json: AsJson = False) -> None:
 
     rows = [_facts(name) for name in METHODS]
     if as_json:
-        typer.echo(json.dumps(rows))
+        emit(rows)
         return
     shown = Table(title="unlearning methods")
     for title in ("name", "what it does", "needs", "at training time"):
@@ -40,9 +37,8 @@ def list_methods(as_json: AsJson = False) -> None:
     for row in rows:
         upfront = "[yellow]yes[/]" if row["upfront"] else "no"
         shown.add_row(row["name"], escape(row["summary"]), escape(", ".join(row["needs"])), upfront)
-    console = Console()
-    console.print(shown)
-    console.print("more about one: forsaken methods show NAME", highlight=False, soft_wrap=True)
+    print_table(shown)
+    say("more about one: forsaken methods show NAME")
 
 
 @app.command("show")
@@ -59,10 +55,9 @@ def show(name: Annotated[str, typer.Argument(help="A method by name.")], as_json
         raise UnknownNameError("method", name, METHODS)
     facts = _facts(name)
     if as_json:
-        typer.echo(json.dumps(facts))
+        emit(facts)
         return
-    console = Console()
-    console.print(f"[bold]{name}[/]: {escape(facts['summary'])}", highlight=False, soft_wrap=True)
+    say(f"[bold]{name}[/]: {escape(facts['summary'])}", markup=True)
     told = {
         "needs": ", ".join(facts["needs"]),
         "uses, where given": ", ".join(facts["uses"]) or "nothing else",
@@ -70,11 +65,11 @@ def show(name: Annotated[str, typer.Argument(help="A method by name.")], as_json
         "paper": facts["paper"],
     }
     for title, text in told.items():
-        console.print(f"{title}: {escape(text)}", highlight=False, soft_wrap=True)
+        say(f"{title}: {text}")
     for at, paragraph in enumerate(facts["notes"]):
-        console.print(("" if at else "notes: ") + escape(paragraph), highlight=False, soft_wrap=True)
+        say(("" if at else "notes: ") + paragraph)
     if not facts["settings"]:
-        console.print("settings: none", highlight=False)
+        say("settings: none")
         return
     shown = Table(title=f"settings of {name}")
     for title in ("setting", "default", "values", "meaning"):
@@ -83,7 +78,7 @@ def show(name: Annotated[str, typer.Argument(help="A method by name.")], as_json
         shown.add_row(
             setting["name"], escape(_default(setting["default"])), escape(setting["values"]), escape(setting["about"])
         )
-    console.print(shown)
+    print_table(shown)
 
 
 def _facts(name: str) -> dict[str, Any]:

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from forsaken.cli.init import NAME
-from forsaken.progress import bars
+from forsaken.cli.console import JOB_FILE, AsJson, at_work, emit, note, opened_job, print_table, say
 
 app = typer.Typer(
     no_args_is_help=True,
     help="References: what models that never saw a training row say about it. Made once, for every later request.",
 )
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 JobFile = Annotated[Path, typer.Argument(help=r"The job file, with a table \[references].")]
 
 SENSITIVE = (
@@ -33,7 +27,7 @@ SENSITIVE_MODELS = "The models kept in it remember rows as the model itself does
 
 @app.command("fit")
 def fit(
-    job: JobFile = Path(NAME),
+    job: JobFile = Path(JOB_FILE),
     engine: Annotated[str, typer.Option(help="Where to train: local, ray or ray://host:port.")] = "local",
     force: Annotated[bool, typer.Option("--force", help="Replace a table that is there.")] = False,
     as_json: AsJson = False,
@@ -46,14 +40,10 @@ def fit(
     Example: forsaken references fit forsaken.toml
     """
     from forsaken.engine import check_engine
-    from forsaken.jobs.code import user_code
-    from forsaken.jobs.configuration import read_job
     from forsaken.jobs.references import fit_table
 
     check_engine(engine)
-    read = read_job(job)
-    # what a user's own model prints goes to standard error
-    with user_code(read.folder), redirect_stdout(sys.stderr), bars() as progress:
+    with opened_job(job) as read, at_work() as progress:
         found = fit_table(read, engine=engine, force=force, progress=progress)
     _tell(found, "a new table of references", as_json)
 
@@ -73,7 +63,7 @@ def show(
 
 
 @app.command("extend")
-def extend(job: JobFile = Path(NAME), as_json: AsJson = False) -> None:
+def extend(job: JobFile = Path(JOB_FILE), as_json: AsJson = False) -> None:
     r"""Add the rows of \[data] train that are not in the table yet.
 
     Where models are kept they are asked, which costs one pass; otherwise one model is trained on the rows that are in
@@ -81,28 +71,23 @@ def extend(job: JobFile = Path(NAME), as_json: AsJson = False) -> None:
 
     Example: forsaken references extend forsaken.toml
     """
-    from forsaken.jobs.code import user_code
-    from forsaken.jobs.configuration import read_job
     from forsaken.jobs.references import extend_table
 
-    read = read_job(job)
-    with user_code(read.folder), redirect_stdout(sys.stderr), bars() as progress:
+    with opened_job(job) as read, at_work() as progress:
         found = extend_table(read, progress=progress)
     _tell(found, "the table of references", as_json)
 
 
 def _tell(found: dict[str, Any], title: str, as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps(found))
+        emit(found)
         return
     shown = Table(title=title, show_header=False)
     for name, value in _rows(found):
         shown.add_row(name, escape(value))
-    console = Console()
-    console.print(shown)
-    sentences = [_pays(found["break_even"]), SENSITIVE, *([SENSITIVE_MODELS] if found["models_kept"] else [])]
-    for sentence in (*sentences, *(f"note: {note}" for note in found["notes"])):
-        console.print(sentence, highlight=False, soft_wrap=True, markup=False)
+    print_table(shown)
+    say(_pays(found["break_even"]), SENSITIVE, *([SENSITIVE_MODELS] if found["models_kept"] else []))
+    note(*found["notes"])
 
 
 def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:

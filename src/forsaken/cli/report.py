@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from forsaken.cli.console import emit, say
 from forsaken.errors import OutputError, SettingsError
 
 
@@ -47,8 +46,6 @@ def report(
         page = render(found[0]) if len(found) == 1 else render_several(found)
         write_page(goal, page)
     if as_json:
-        typer.echo(
-            json.dumps({"report": str(goal), "runs": [str(run) for run in chosen], "bytes": goal.stat().st_size})
-        )
-        return
-    Console().print(f"report: {goal}", highlight=False, soft_wrap=True, markup=False)
+        emit({"report": str(goal), "runs": [str(run) for run in chosen], "bytes": goal.stat().st_size})
+    else:
+        say(f"report: {goal}")

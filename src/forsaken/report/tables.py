@@ -1,183 +1,213 @@
-"""The rows of a page's tables, from a checked result."""
+"""The rows of a page's tables, from a checked result and a checked audit."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from forsaken.report.saved import Run
-from forsaken.report.words import AGAINST, MEMBER, STOPPED, clipped, duration, members, method, records, why_none
+from forsaken.auditing.result import Number
+from forsaken.report.words import AGAINST, STOPPED, clipped, counted, duration, members, method, why_none
+from forsaken.result import BeforeAfter, LayerChange, Result
 
-Result = Mapping[str, Any]
-
-_MOST_LAYERS = 40  # bars that one look can take in
-MOST_SAMPLES = 5000  # rows of the table: 3 MB hold no more than twice as many
+MAX_SAMPLES = 5000  # rows of the table: 3 MB hold no more than twice as many
+_MAX_LAYERS = 40  # bars that one look can take in
 _LONG = 200  # characters of a setting
+_LONG_NOTE = 400  # characters of a note of an audit
+_NEAR = 0.03  # of 0.5, within which an AUC counts as at the floor wherever the floor's range lies
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A number for people, or why there is none."""
+    """A number for people or why there is none, a word beneath it, and what it is sorted by (None: last)."""
 
     text: str
     reason: str = ""
+    key: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One quantity: its name, what it means, and its values side by side."""
+    """One quantity: its name, what it means, its values side by side, and for an audit which value is good."""
 
     name: str
     meaning: str
     cells: tuple[Cell, ...]
+    good: str = ""
 
 
-EMPTY = Cell("")
+_EMPTY = Cell("")
+_NO_YARDSTICK = Cell("n/a", "no retrained model")
 
 
 def numbers(result: Result) -> list[Row]:
     """Return the quantities before, after and of the retrained model."""
-    retrain = result["retrain"]
-    yardstick = Cell("n/a", "no retrained model")
-    judged, tests = result["counts"]["kept_judged"], result["counts"]["test"]
 
-    def beside(name: str, why: str) -> Cell:
-        return yardstick if retrain is None else _cell(retrain[name], why)
+    def of_three(found: BeforeAfter) -> tuple[Cell, ...]:
+        return _cell(found.before), _cell(found.after), _cell(found.retrained, _NO_YARDSTICK.reason)
 
-    def was(value: float | None) -> Cell:
-        return EMPTY if value is None else Cell("0")
+    def retrained(name: str) -> Cell:
+        return _retrained(result, name)
 
-    no_fr, no_cfr, no_accuracy = (why_none(result, name) for name in ("fr", "cfr", "accuracy"))
-    sure, apart = result["forget_confidence"], result["separation"]
+    def rates(name: str, value: float | None) -> tuple[Cell, ...]:
+        return (_EMPTY if value is None else Cell("0")), _cell(value, why_none(result, name)), retrained(name)
+
+    judged, tests, apart = result.counts.kept_judged, result.counts.test, result.separation
+    kept = f"{judged:,} training records" if judged else "training records"
+    accuracy = [_cell(value, "no test data") for value in (result.accuracy_before, result.accuracy_after)]
     rows = [
         Row(
             "Forgetting rate (FR)",
             "of the records that looked like members, the share that no longer does (net); the aim is the retrained",
-            (was(result["fr"]), _cell(result["fr"], no_fr), beside("fr", no_fr)),
+            rates("fr", result.fr),
         ),
         Row(
             "Collateral forgetting rate (CFR)",
-            f"the same net share of {judged:,} training records that were to be kept; lower is better"
-            if judged
-            else "the same net share of training records that were to be kept; lower is better",
-            (was(result["cfr"]), _cell(result["cfr"], no_cfr), beside("cfr", no_cfr)),
+            f"the same net share of {kept} that were to be kept; lower is better",
+            rates("cfr", result.cfr),
         ),
         Row(
             "Test accuracy",
             f"on {tests:,} samples" if tests else "there were no test data",
-            (
-                _cell(result["accuracy_before"], no_accuracy),
-                _cell(result["accuracy_after"], no_accuracy),
-                beside("accuracy", no_accuracy),
-            ),
+            (*accuracy, retrained("accuracy")),
         ),
         Row(
             "Confidence on the records",
             "their mean largest posterior; the aim is the retrained value",
-            (Cell(f"{sure['before']:.3f}"), Cell(f"{sure['after']:.3f}"), _cell(sure["retrained"], yardstick.reason)),
+            of_three(result.forget_confidence),
         ),
     ]
-    true = result["forget_accuracy"]
-    if true is not None and result["target"]["target"] == "corrected":
-        shares = (Cell(f"{true['before']:.3f}"), Cell(f"{true['after']:.3f}"))
-        last = _cell(true["retrained"], yardstick.reason)
-        rows.append(Row("Records with their true class", "share answered as their labels say", (*shares, last)))
+    if result.forget_accuracy is not None and result.target.target == "corrected":
+        meaning = "share answered as their labels say"
+        rows.append(Row("Records with their true class", meaning, of_three(result.forget_accuracy)))
     if apart is not None:
-        meaning = (
-            f"AUC of the confidence, records against {apart['n']:,} {AGAINST[apart['against']]} never trained on; "
-        )
-        cells = (Cell(f"{apart['before']:.3f}"), Cell(f"{apart['after']:.3f}"))
-        last = _cell(apart["retrained"], yardstick.reason)
-        rows.append(Row("Told apart by confidence", f"{meaning}0.5: no threshold tells them apart", (*cells, last)))
-    slow = yardstick if retrain is None or retrain["seconds"] is None else Cell(duration(retrain["seconds"]))
-    rows.append(Row("Time", "of the computation itself", (EMPTY, Cell(duration(result["seconds"])), slow)))
-    density = Cell(f"{result['mask_density']:.3f}")
-    rows.append(Row("Weights changed", "share of the trainable weights", (EMPTY, density, EMPTY)))
+        meaning = f"AUC of the confidence, records against {apart.n:,} {AGAINST[apart.against]} never trained on; "
+        rows.append(Row("Told apart by confidence", f"{meaning}0.5: no threshold tells them apart", of_three(apart)))
+    known = result.retrain is not None and result.retrain.seconds is not None
+    slow = Cell(duration(result.retrain.seconds)) if known else _NO_YARDSTICK  # type: ignore[union-attr,arg-type]
+    rows.append(Row("Time", "of the computation itself", (_EMPTY, Cell(duration(result.seconds)), slow)))
+    rows.append(Row("Weights changed", "share of the trainable weights", (_EMPTY, _cell(result.mask_density), _EMPTY)))
     return rows
 
 
-def classes(result: Result) -> list[dict[str, Any]]:
-    """Return the test accuracy of each class that has test samples."""
-    table = result["by_class"]
-    columns = zip(result["classes"], table["support"], table["before"], table["after"], strict=True) if table else ()
+def comparison(results: Sequence[Result]) -> list[Row]:
+    """Return the quantities of several runs, one cell a run."""
+
+    def taken(result: Result) -> Cell:
+        found = members(result)
+        return Cell("n/a", "no oracle") if found is None else Cell(f"{found[0]:,} → {found[1]:,}")
+
+    def accuracy(result: Result) -> Cell:
+        before, after = result.accuracy_before, result.accuracy_after
+        known = before is not None and after is not None
+        return Cell(f"{before:.3f} → {after:.3f}") if known else Cell("n/a", "no test data")
+
+    def apart(result: Result) -> Cell:
+        found = result.separation
+        if found is None:
+            return Cell("n/a", "no samples never trained on")
+        return Cell(f"{found.before:.3f} → {found.after:.3f}", f"against {found.n:,} {AGAINST[found.against]}")
+
+    def quality(result: Result) -> Cell:
+        return _cell(result.oracle.balanced_accuracy if result.oracle else None, why_none(result, "oracle"))
+
+    def confidence(result: Result) -> Cell:
+        return Cell(f"{result.forget_confidence.before:.3f} → {result.forget_confidence.after:.3f}")
+
+    def what(result: Result) -> Cell:
+        return Cell(clipped(result.task, 60), f"{counted(result.counts.forget, 'record')}, seed {result.seed}")
+
+    share = "share of the memorised records no longer taken for members"
+    rows: list[tuple[str, str, Callable[[Result], Cell]]] = [
+        ("What", "", what),
+        ("Method", "", lambda r: Cell(clipped(method(r), 40))),
+        ("Target", "what the records are moved to", lambda r: Cell(clipped(r.target.target, 40))),
+        ("Taken for members", "by the oracle, before → after", taken),
+        ("Forgetting rate (FR)", share, lambda r: _cell(r.fr, why_none(r, "fr"))),
+        ("FR, retrained", "the yardstick", lambda r: _retrained(r, "fr")),
+        (
+            "Collateral rate (CFR)",
+            "the same of records to keep; lower is better",
+            lambda r: _cell(r.cfr, why_none(r, "cfr")),
+        ),
+        ("CFR, retrained", "the yardstick", lambda r: _retrained(r, "cfr")),
+        ("Test accuracy", "before → after", accuracy),
+        ("Confidence on the records", "before → after", confidence),
+        ("Told apart by confidence", "AUC, 0.5: cannot be told apart", apart),
+        ("Oracle's balanced accuracy", "a coin: 0.5", quality),
+        ("Weights changed", "share of the trainable weights", lambda r: _cell(r.mask_density)),
+        ("Time", "", lambda r: Cell(duration(r.seconds))),
+        ("Stopped", "", lambda r: Cell(r.stopped, STOPPED[r.stopped])),
+    ]
+    return [Row(name, meaning, tuple(map(cell, results))) for name, meaning, cell in rows]
+
+
+def _cell(value: float | None, why: str = "") -> Cell:
+    if value is None:
+        return Cell("n/a", why)
+    return Cell(">0.999" if 0.9995 <= value < 1 else f"{value:.3f}")
+
+
+def _retrained(result: Result, name: str) -> Cell:
+    return _NO_YARDSTICK if result.retrain is None else _cell(getattr(result.retrain, name), why_none(result, name))
+
+
+def classes(result: Result) -> list[tuple[str, int, float, float]]:
+    """Return name, test samples and accuracies before and after of each class that has test samples."""
+    table = result.by_class
+    columns = zip(result.classes, table.support, table.before, table.after, strict=True) if table else ()
     return [
-        {"name": clipped(name, 60), "support": support, "before": before, "after": after}
+        (clipped(name, 60), support, before, after)
         for name, support, before, after in columns
         if before is not None and after is not None
     ]
 
 
-def lowest(rows: Sequence[Mapping[str, Any]]) -> float:
+def lowest(rows: Sequence[tuple[str, int, float, float]]) -> float:
     """Return where the lines of the accuracies start: a tenth at or below all of them, so that changes can be seen.
 
-    >>> lowest([{"before": 0.97, "after": 0.93}])
+    >>> lowest([("cat", 20, 0.97, 0.93)])
     0.9
     """
-    least: float = min(min(row["before"], row["after"]) for row in rows)
+    least = min(min(before, after) for _, _, before, after in rows)
     return min(math.floor(10 * least + 1e-9), 9) / 10
-
-
-def samples(result: Result) -> Iterator[dict[str, Any]]:
-    """Yield one row a forgotten sample; of very many, those that still look most like members."""
-    table, names = result["samples"], [clipped(name, 60) for name in result["classes"]]
-    for number in shown_samples(result):
-        row = table["row"][number]
-        was, now = table["class_before"][number], table["class_after"][number]
-        yield {
-            "row": row,
-            "hash": table["hash"][number] if table["hash"] else None,
-            "was": was,
-            "now": now,
-            "class_before": names[was],
-            "class_after": names[now],
-            "confidence_before": table["confidence_before"][number],
-            "confidence_after": table["confidence_after"][number],
-            "score_before": table["score_before"][number],
-            "score_after": table["score_after"][number],
-            "member": table["score_after"][number] > MEMBER,
-        }
 
 
 def shown_samples(result: Result) -> list[int]:
     """Return which samples the page has room for: all, or those with the highest scores after, in their order."""
-    scores = result["samples"]["score_after"]
+    scores = result.samples.score_after
     order = sorted(range(len(scores)), key=lambda number: (-scores[number], number))
-    return sorted(order[:MOST_SAMPLES])
+    return sorted(order[:MAX_SAMPLES])
 
 
 def tip(result: Result, number: int, when: str) -> str:
-    """Return what the map says of a forgotten sample."""
-    table = result["samples"]
-    name = clipped(result["classes"][table[f"class_{when}"][number]], 40)
-    said = f"row {table['row'][number]} {when}: class {name}, confidence {table[f'confidence_{when}'][number]:.3f}"
-    if table["score"] == "oracle":
-        said += f", membership score {table[f'score_{when}'][number]:.3f}"
-    return said
+    """Return what the map says of a forgotten sample "before" or "after"."""
+    table = result.samples
+    kind, confidence, score = (getattr(table, f"{name}_{when}")[number] for name in ("class", "confidence", "score"))
+    said = f"row {table.row[number]} {when}: class {clipped(result.classes[kind], 40)}, confidence {confidence:.3f}"
+    return f"{said}, membership score {score:.3f}" if table.score == "oracle" else said
 
 
-def grouped(layers: Sequence[Mapping[str, Any]], most: int = _MOST_LAYERS) -> list[dict[str, Any]]:
+def grouped(layers: Sequence[LayerChange], most: int = _MAX_LAYERS) -> list[LayerChange]:
     """Return the parameters, joined by the parts of their dotted names until there are at most `most` groups.
 
-    >>> parts = [{"name": f"block.{n}.{kind}", "changed": n, "total": 4} for n in (0, 1) for kind in ("weight", "bias")]
-    >>> [(group["name"], group["changed"], group["total"]) for group in grouped(parts, most=3)]
+    >>> names = [f"block.{n}.{kind}" for n in (0, 1) for kind in ("weight", "bias")]
+    >>> parts = [LayerChange(name=name, changed=int(name[6]), total=4) for name in names]
+    >>> [(group.name, group.changed, group.total) for group in grouped(parts, most=3)]
     [('block.0', 0, 8), ('block.1', 2, 8)]
     """
-    deepest = max((layer["name"].count(".") + 1 for layer in layers), default=1)
-    found: dict[str, dict[str, Any]] = {}
-    for depth in range(deepest, 0, -1):
-        found = {}
+    sums: dict[str, tuple[int, int]] = {}
+    for depth in range(max((layer.name.count(".") + 1 for layer in layers), default=1), 0, -1):
+        sums = {}
         for layer in layers:
-            name = ".".join(layer["name"].split(".")[:depth])
-            group = found.setdefault(name, {"name": name, "changed": 0, "total": 0, "parameters": 0})
-            group["changed"] += layer["changed"]
-            group["total"] += layer["total"]
-            group["parameters"] += 1
-        if len(found) <= most:
+            name = ".".join(layer.name.split(".")[:depth])
+            changed, total = sums.get(name, (0, 0))
+            sums[name] = (changed + layer.changed, total + layer.total)
+        if len(sums) <= most:
             break
-    return list(found.values())
+    return [LayerChange.model_construct(name=name, changed=part[0], total=part[1]) for name, part in sums.items()]
 
 
 def pairs(table: Mapping[str, Any] | None, before: str = "") -> list[tuple[str, str]]:
@@ -192,77 +222,84 @@ def pairs(table: Mapping[str, Any] | None, before: str = "") -> list[tuple[str, 
         if isinstance(value, dict) and value:
             found += pairs(value, f"{name}.")
         else:
-            found.append((name, clipped(_text(value), _LONG)))
+            plain = "not set" if value is None else value
+            text = plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
+            found.append((name, clipped(text, _LONG)))
     return found
 
 
-def comparison(runs: Sequence[Run]) -> list[Row]:
-    """Return the quantities of several runs, one cell a run."""
-    results = [run.result for run in runs]
+def audit_row(number: Number) -> Row:
+    """Return one number of an audit: its value, the retrained model's, interval, n, the value before, and the floor."""
 
-    def row(name: str, meaning: str, *cells: Cell) -> Row:
-        return Row(name, meaning, cells)
+    def entry(value: float | None, missing: Cell) -> Cell:
+        return missing if value is None else Cell(figure(value), key=value)
 
-    def retrained(result: Result, name: str) -> Cell:
-        if result["retrain"] is None:
-            return Cell("n/a", "no retrained model")
-        return _cell(result["retrain"][name], why_none(result, name))
+    def span(ends: Sequence[float], reason: str = "") -> Cell:
+        return Cell(f"{figure(ends[0])} to {figure(ends[1])}", reason, ends[0])
 
-    def taken(result: Result) -> Cell:
-        before, after = members(result, "before"), members(result, "after")
-        return Cell("n/a", "no oracle") if before is None else Cell(f"{before:,} → {after:,}")
-
-    def accuracy(result: Result) -> Cell:
-        before, after = result["accuracy_before"], result["accuracy_after"]
-        if before is None or after is None:
-            return Cell("n/a", why_none(result, "accuracy"))
-        return Cell(f"{before:.3f} → {after:.3f}")
-
-    def apart(result: Result) -> Cell:
-        found = result["separation"]
-        if found is None:
-            return Cell("n/a", "no samples never trained on")
-        return Cell(
-            f"{found['before']:.3f} → {found['after']:.3f}", f"against {found['n']:,} {AGAINST[found['against']]}"
-        )
-
-    def quality(result: Result) -> Cell:
-        return _cell((result["oracle"] or {}).get("balanced_accuracy"), why_none(result, "oracle"))
-
-    def sure(result: Result) -> Cell:
-        found = result["forget_confidence"]
-        return Cell(f"{found['before']:.3f} → {found['after']:.3f}")
-
-    fr, cfr = (
-        "share of the memorised records no longer taken for members",
-        "the same of records to keep; lower is better",
+    not_given = Cell("n/a", "not given")
+    interval = span(number.interval) if number.interval else not_given
+    if number.interval and number.interval[0] == number.interval[1]:
+        interval = Cell("no spread")  # an interval of no width looks like certainty and is none
+    good = {"half": "0.5, less is no better", "retrained": "near the retrained"}
+    cells = (
+        entry(number.value, Cell("n/a", "" if number.note else "undefined")),
+        entry(number.retrained, not_given),
+        interval,
+        Cell(f"{number.n:,}", clipped(number.unit, 40), number.n),
+        entry(number.before, _EMPTY),
+        span(number.floor, _against_floor(number)) if number.floor else _EMPTY,
     )
-    return [
-        row("What", "", *(Cell(clipped(r["task"], 60), f"{records(r)}, seed {r['seed']}") for r in results)),
-        row("Method", "", *(Cell(clipped(method(r), 40)) for r in results)),
-        row("Target", "what the records are moved to", *(Cell(clipped(r["target"]["target"], 40)) for r in results)),
-        row("Taken for members", "by the oracle, before → after", *map(taken, results)),
-        row("Forgetting rate (FR)", fr, *(_cell(r["fr"], why_none(r, "fr")) for r in results)),
-        row("FR, retrained", "the yardstick", *(retrained(r, "fr") for r in results)),
-        row("Collateral rate (CFR)", cfr, *(_cell(r["cfr"], why_none(r, "cfr")) for r in results)),
-        row("CFR, retrained", "the yardstick", *(retrained(r, "cfr") for r in results)),
-        row("Test accuracy", "before → after", *map(accuracy, results)),
-        row("Confidence on the records", "before → after", *map(sure, results)),
-        row("Told apart by confidence", "AUC, 0.5: cannot be told apart", *map(apart, results)),
-        row("Oracle's balanced accuracy", "a coin: 0.5", *map(quality, results)),
-        row("Weights changed", "share of the trainable weights", *(Cell(f"{r['mask_density']:.3f}") for r in results)),
-        row("Time", "", *(Cell(duration(r["seconds"])) for r in results)),
-        row("Stopped", "", *(Cell(r["stopped"], STOPPED[r["stopped"]]) for r in results)),
-    ]
+    note = clipped(number.note or "", _LONG_NOTE)
+    return Row(clipped(number.label, 80), note, cells, good.get(number.direction, number.direction))
 
 
-def _text(value: object) -> str:
-    if value is None:
-        return "not set"
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+def _against_floor(number: Number) -> str:
+    value, floor = number.value, number.floor
+    if value is None or floor is None:
+        return ""
+    if floor[0] <= value <= floor[1]:
+        return "the value lies inside"
+    near = number.direction == "half" and abs(value - 0.5) <= _NEAR
+    return f"the value lies outside, but within {_NEAR} of 0.5" if near else "the value lies outside"
 
 
-def _cell(value: float | None, why: str) -> Cell:
-    if value is None:
-        return Cell("n/a", why)
-    return Cell(">0.999" if 0.9995 <= value < 1 else f"{value:.3f}")
+def figure(value: float) -> str:
+    """Return a number with as many digits as help, never 0 or 1 for one that is not.
+
+    >>> figure(0.61249), figure(0.99991), figure(0.0001), figure(-0.0001), figure(12), figure(1520.4), figure(1.0)
+    ('0.612', '>0.999', '<0.001', '>-0.001', '12', '1,520', '1.000')
+    """
+    if value == 0:
+        return "0"
+    if 0.9995 <= value < 1:
+        return ">0.999"
+    if abs(value) < 0.0005:
+        return "<0.001" if value > 0 else ">-0.001"
+    if abs(value) >= 1e7:
+        return f"{value:.3g}"
+    if abs(value) >= 1000 or (abs(value) >= 2 and value == round(value)):
+        return f"{value:,.0f}"
+    return f"{value:.3f}"
+
+
+def audit_cost(cost: Mapping[str, Any], *, timed: bool = False) -> str:
+    """Return what an audit cost as one line; whatever has seconds in its name, or lies under such a name, is a time.
+
+    >>> audit_cost({"told": "trains many models", "models": 48, "seconds_by_part": {"ensemble": 75.0, "attacks": 0.5}})
+    'trains many models; models: 48; ensemble: 1 min 15 s; attacks: 0.50 s'
+    """
+    found = []
+    for key, value in cost.items():
+        name, is_time = clipped(str(key).replace("_", " "), 60), timed or "seconds" in str(key)
+        if isinstance(value, dict):
+            found.append(audit_cost(value, timed=is_time))
+        elif key == "told" and isinstance(value, str):
+            found.append(clipped(value, _LONG_NOTE))
+        elif isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 1e300:
+            found.append(f"{name}: {clipped('not told' if value is None else str(value), 80)}")
+        elif not is_time or not 0 <= value <= 1e12:
+            found.append(f"{name}: {figure(value)}")
+        elif value:  # what was not timed comes as nothing
+            found.append(f"{'in all' if name == 'seconds' else name.replace(' seconds', '')}: {duration(value)}")
+    return "; ".join(filter(None, found))

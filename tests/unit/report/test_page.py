@@ -10,12 +10,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from report_runs import bare, make_certificate, make_result, not_memorised, save_run, without_oracle
+from report_runs import bare, make_audit, make_certificate, make_result, not_memorised, save_run, without_oracle
 
 from forsaken.jobs.certificate import Certificate
 from forsaken.report.page import render, render_several, write_report
 from forsaken.report.saved import read_run
+
+EVIL = "</script><script>alert(1)</script>\"'><b>"
 
 
 class Reader(HTMLParser):
@@ -48,26 +51,42 @@ def read(page: str) -> Reader:
     return reader
 
 
-def page_of(folder: Path, result: dict[str, Any], certificate: Certificate | None = None) -> str:
-    return render(read_run(save_run(folder, result, certificate=certificate)))
+def page_of(folder: Path, result: dict[str, Any], certificate: Certificate | None = None, audit: Any = None) -> str:
+    return render(read_run(save_run(folder, result, certificate=certificate, audit=audit)))
 
 
-VARIANTS = {
+def audited(folder: Path, audit: dict[str, Any] | None) -> str:
+    return page_of(folder, make_result(), audit=audit)
+
+
+def part(page: str, start: str, end: str) -> str:
+    return page[page.index(start) : page.index(end, page.index(start))]
+
+
+@pytest.fixture(autouse=True)
+def quick_map(monkeypatch) -> None:
+    # t-SNE's time is of no interest here
+    monkeypatch.setattr("forsaken.report.figures._arranged", lambda points: (points[:, [0, -1]], True))
+
+
+VARIANTS: dict[str, tuple[Any, ...]] = {
     "whole": (make_result(), make_certificate()),
     "unsigned": (make_result(), make_certificate(signed=False)),
-    "without an oracle": (without_oracle(make_result()), None),
-    "bare": (bare(make_result()), None),
-    "not memorised": (not_memorised(make_result()), None),
-    "one record": (make_result(1), None),
-    "two records, two classes": (make_result(2, classes=["a", "b"]), None),
-    "one class": (make_result(3, classes=["a"]), None),
+    "quick": (make_result(), None, make_audit("quick")),
+    "standard": (make_result(), None, make_audit("standard")),
+    "full": (make_result(), None, make_audit("full")),
+    "without an oracle": (without_oracle(make_result()),),
+    "bare": (bare(make_result()),),
+    "not memorised": (not_memorised(make_result()),),
+    "one record": (make_result(1),),
+    "two records, two classes": (make_result(2, classes=["a", "b"]),),
+    "one class": (make_result(3, classes=["a"]),),
 }
 
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_every_page_is_well_formed_offline_and_labelled(tmp_path: Path, name: str) -> None:
-    result, certificate = VARIANTS[name]
-    page = page_of(tmp_path, result, certificate)
+    page = page_of(tmp_path, *VARIANTS[name])
     found = read(page)
     for tag, attributes in found.tags:
         assert tag not in ("link", "img", "iframe", "object", "base", "form")
@@ -83,7 +102,9 @@ def test_every_page_is_well_formed_offline_and_labelled(tmp_path: Path, name: st
     assert levels[0] == 1
     assert levels.count(1) == 1
     assert all(after <= before + 1 for before, after in pairwise(levels))
-    targets = {attributes.get("id") for _, attributes in found.tags}
+    named = [attributes["id"] for _, attributes in found.tags if "id" in attributes]
+    targets = set(named)
+    assert len(named) == len(targets)
     assert {a["href"][1:] for t, a in found.tags if t == "a" and a.get("href")} <= targets  # type: ignore[index]
     assert "None" not in re.sub(r"<(style|script)>.*?</\1>", "", page, flags=re.DOTALL)
 
@@ -102,7 +123,7 @@ def test_the_policy_names_exactly_the_page_s_own_style_and_script(tmp_path: Path
 
 @pytest.mark.parametrize("place", ["classes", "task", "warnings", "notes", "settings", "target", "layers", "advice"])
 def test_user_text_is_escaped_everywhere(tmp_path: Path, place: str) -> None:
-    evil, result = "</script><script>alert(1)</script>\"'><b>", make_result(3)
+    evil, result = EVIL, make_result(3)
     change: dict[str, Any] = {
         "classes": [evil] * 4,
         "task": evil,
@@ -191,3 +212,138 @@ def test_many_runs(tmp_path: Path) -> None:
 def test_text_that_is_no_unicode_is_still_written(tmp_path: Path) -> None:
     folder = save_run(tmp_path, make_result(2) | {"settings": {"odd": "\ud800"}})
     assert b"</html>" in write_report(folder).read_bytes()
+
+
+def test_a_run_without_an_audit_shows_none(tmp_path: Path) -> None:
+    page = re.sub(r"<(style|script)>.*?</\1>", "", audited(tmp_path, None), flags=re.DOTALL)
+    assert "audit" not in page.lower()
+
+
+def test_the_panel_comes_first_and_says_it_all(tmp_path: Path) -> None:
+    page = audited(tmp_path, make_audit())
+    assert page.index("<h1>") < page.index('id="audit"') < page.index("What was done")
+    panel = part(page, '<section id="audit"', "</section>")
+    assert '<p class="alarm"><b>Alarm: over-forgetting.</b> 4 of 12 samples' in panel
+    assert "Could not be told (no-op): There were no weights" in panel
+    assert "<b>Shown:</b> No test here can tell" in panel
+    assert "<b>Not shown:</b> What a stronger attack tells." in panel
+    assert "16 models are few" in panel
+    assert "Profile <b>full</b>" in panel
+    assert "Its cost: trains models; models: 48; ensemble: 1 min 15 s; attacks: 0.50 s." in panel
+
+
+def test_a_quiet_alarm_is_not_loud(tmp_path: Path) -> None:
+    panel = part(audited(tmp_path, make_audit(alarmed=False)), '<section id="audit"', "</section>")
+    assert "Alarm:" not in panel
+    assert "alarmed" not in panel
+    assert "No alarm (over-forgetting): 4 of 12" in panel
+
+
+@pytest.mark.parametrize(
+    ("profile", "there", "absent"),
+    [
+        ("quick", [], ["audit-roc", "audit-klom", "audit-margins"]),
+        ("standard", ["audit-roc"], ["audit-klom", "audit-margins"]),
+        ("full", ["audit-roc", "audit-klom", "audit-margins"], []),
+    ],
+)
+def test_each_profile_shows_what_it_has(tmp_path: Path, profile: str, there: list[str], absent: list[str]) -> None:
+    page = audited(tmp_path, make_audit(profile))
+    assert ("told from retrained models" in page) == (profile == "full")
+    assert all(f'id="{name}"' in page for name in there)
+    assert not any(f'id="{name}"' in page for name in absent)
+    assert page.count('<tr><th scope="row">U-LiRA, AUC') == (profile == "full")
+
+
+def test_the_table_holds_every_number_with_all_its_parts(tmp_path: Path) -> None:
+    table = part(audited(tmp_path, make_audit()), 'id="audited"', "</table>")
+    rows = {
+        re.search(r'"row">([^<]*)', row)[1].strip(): row for row in re.findall(r"<tr><th scope=.row.*?</tr>", table)
+    }  # type: ignore[index]
+    assert len(rows) == 5
+    texts = re.sub(r"<[^>]+>", " ", rows["U-LiRA, AUC"]).split()
+    wanted = "U-LiRA, AUC 0.610 0.500 0.580 to 0.640 384 pairs 0.5, less is no better 0.980 0.470 to 0.530 the value "
+    assert " ".join(texts) == f"{wanted}lies outside"
+    assert "the value lies inside" in rows["RMIA, AUC"]
+    assert 'data-v="2000">2,000' in rows["Test accuracy"]
+    missing = rows["Collateral forgetting rate (CFR)"]
+    assert "nothing to keep" in missing
+    assert missing.count('data-v="">') == 5
+    assert missing.count("n/a") == 3
+    heads = re.findall(r'<th scope="col"[^>]*>([^<]*)', table)
+    assert heads == ["number", "value", "retrained", "interval", "n", "good is", "before", "floor"]
+
+
+def test_an_interval_of_no_width_does_not_look_like_certainty(tmp_path: Path) -> None:
+    audit = make_audit()
+    audit["numbers"][0] |= {"value": 27, "interval": [27, 27]}
+    page = audited(tmp_path, audit)
+    assert "27 to 27" not in page
+    assert "no spread" in part(page, 'id="audited"', "</table>")
+    assert "every draw gave the same number, which is no sign of certainty" in page
+
+
+def test_what_could_not_be_told_is_said_once(tmp_path: Path) -> None:
+    audit = make_audit(alarmed=False)
+    audit["alarms"][1]["told"] = "Not known: it takes a retrained model to tell."
+    page = audited(tmp_path, audit)
+    assert "Could not be told (no-op): it takes a retrained model to tell." in page
+    assert "Not known" not in page
+
+
+def test_only_so_many_curves_are_drawn(tmp_path: Path) -> None:
+    audit = make_audit()
+    audit["roc"] = [audit["roc"][0]] * 9
+    page = audited(tmp_path, audit)
+    assert "Only the first 8 of 9 curves are drawn" in page
+    assert 'class="line run8"' not in page
+
+
+def test_the_worst_records_carry_their_own_rows_and_are_few(tmp_path: Path) -> None:
+    audit = make_audit()
+    page = audited(tmp_path, audit)
+    # the result's own rows start at 100
+    assert re.findall(r"<figcaption>row (\d+)", page) == ["103", "100", "107"]
+    audit["margins"] = [audit["margins"][0]] * 40
+    page = audited(tmp_path, audit)
+    assert page.count("<figcaption>row ") == 12
+    assert "Shown are 12 of 40." in page
+
+
+@pytest.mark.parametrize("place", ["claim", "numbers", "alarms", "warnings", "cost", "roc", "settings", "provenance"])
+def test_an_audit_s_text_is_escaped_everywhere(tmp_path: Path, place: str) -> None:
+    audit = make_audit()
+    change: dict[str, Any] = {
+        "claim": {"shown": EVIL, "not_shown": EVIL},
+        "numbers": [audit["numbers"][0] | dict.fromkeys(["name", "label", "unit", "note"], EVIL)],
+        "alarms": [{"name": name, "raised": name == "no-op", "told": EVIL} for name in ("no-op", "over-forgetting")],
+        "warnings": [EVIL],
+        "cost": {EVIL: EVIL},
+        "roc": [audit["roc"][0] | {"name": EVIL}],
+        "settings": {EVIL: EVIL},
+        "provenance": {EVIL: EVIL},
+    }
+    run = read_run(save_run(tmp_path, make_result(), audit=audit | {place: change[place]}))
+    for page in (render(run), render_several([run, run])):
+        assert page.count("<script>") == page.count("</script>") == 1
+    assert "&lt;/script&gt;&lt;script&gt;" in render(run).split('id="audit"')[1]
+
+
+def test_several_runs_do_not_hide_an_alarm(tmp_path: Path) -> None:
+    runs = [
+        read_run(save_run(tmp_path / name, make_result(), audit=audit))
+        for name, audit in (("a", make_audit()), ("b", None))
+    ]
+    page = render_several(runs)
+    assert page.count("Audit (profile full).") == 1
+    assert page.count("<b>Alarm: over-forgetting.</b>") == 1
+
+
+def test_a_large_audit_stays_a_small_page(tmp_path: Path) -> None:
+    audit, draw = make_audit(), np.random.default_rng(0)
+    rates = np.sort(draw.random(20_000)).tolist()
+    audit["roc"] = [{"name": f"curve {n}", "fpr": rates, "tpr": rates} for n in range(4)]
+    spread = {model: draw.normal(size=500).tolist() for model in ("unlearned", "retrained", "before")}
+    audit["margins"] = [spread | {"row": row % 12} for row in range(100)]
+    without = write_report(save_run(tmp_path / "without", make_result())).stat().st_size
+    assert write_report(save_run(tmp_path / "with", make_result(), audit=audit)).stat().st_size < without + 200_000

@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from report_runs import bare, make_certificate, make_result, not_memorised, without_oracle
+from report_runs import bare, make_certificate, make_result, not_memorised, typed, without_oracle
 
 from forsaken.report.words import left_to_do, members, summary, why_none
 
 
 def everything(result: dict[str, Any]) -> str:
-    said = summary(result)
+    said = summary(typed(result))
     return " ".join([said.headline, *said.done, *said.cost, *said.sure, *said.limits])
 
 
 def test_a_whole_result() -> None:
-    said = summary(make_result(40))
+    said = summary(typed(make_result(40)))
     assert said.headline == "A request to forget 40 records, carried out in 1.25 s"
     assert "took 40 of the 40 records for training members before and 1 after" in said.done[1]
     assert "(forgetting rate 0.97; a model retrained without them: 0.90)" in said.done[1]
@@ -37,7 +37,7 @@ def test_a_whole_result() -> None:
 def test_counts_come_from_the_scores() -> None:
     result = make_result(10)
     result["samples"]["score_after"] = [0.5, 0.51, 0.9] + [0.0] * 7  # 0.5 itself is no member
-    assert members(result, "after") == 2
+    assert members(typed(result)) == (10, 2)
 
 
 def test_a_rate_that_is_not_one_is_not_called_one() -> None:
@@ -88,25 +88,27 @@ def test_what_can_still_be_told_apart() -> None:
 
 def test_nothing_to_forget() -> None:
     result = not_memorised(make_result())
-    said = summary(result)
+    said = summary(typed(result))
     assert said.headline == "There was nothing to forget: the 12 records were not memorised"
     assert "the 12 records were no nearer to memorised than" in said.done[0]
     assert "no weight was changed" in said.done[0]
-    assert "It took under 0.01 s." in " ".join(summary(result | {"seconds": 0.004, "retrain": None}).cost)
+    assert "It took under 0.01 s." in " ".join(summary(typed(result | {"seconds": 0.004, "retrain": None})).cost)
     assert "forgetting rate is undefined" in " ".join(said.done)
     assert "does not prove" in said.limits[0]
     assert "was changed to forget" not in everything(result)
-    assert not any("old weights" in text for text in left_to_do(result))
+    assert not any("old weights" in text for text in left_to_do(typed(result)))
 
 
 def test_one_record() -> None:
-    assert summary(make_result(1)).headline == "A request to forget 1 record, carried out in 1.25 s"
+    assert summary(typed(make_result(1))).headline == "A request to forget 1 record, carried out in 1.25 s"
     assert "rests on 1 record only" in everything(make_result(1))
-    assert summary(not_memorised(make_result(1))).headline.endswith("the 1 record was not memorised")
+    assert summary(typed(not_memorised(make_result(1)))).headline.endswith("the 1 record was not memorised")
 
 
 def test_what_is_left_to_do() -> None:
-    todo = left_to_do(make_result(), make_certificate(signed=False))
+    signed, unsigned = (make_certificate(signed=signed) for signed in (True, False))
+    whole = typed(make_result())
+    todo = left_to_do(whole, unsigned)
     assert todo[0].startswith("The drift passed 0.08")
     text = " ".join(todo)
     assert "12 rows of the training data belong to the forgotten records: see cleaned.parquet" in text
@@ -115,22 +117,20 @@ def test_what_is_left_to_do() -> None:
     assert "Keep the key" in text
     assert "Sign the certificate" in text
     assert "Delete the mask" not in text  # the certificate says that none was kept
-    assert "Delete the mask" in " ".join(left_to_do(make_result()))
-    assert "did not look at the training data" in " ".join(left_to_do(bare(make_result())))
-    assert "Sign" not in " ".join(left_to_do(make_result(), make_certificate()))
+    assert "Delete the mask" in " ".join(left_to_do(whole))
+    assert "did not look at the training data" in " ".join(left_to_do(typed(bare(make_result()))))
+    assert "Sign" not in " ".join(left_to_do(whole, signed))
 
 
 def test_reasons() -> None:
     whole = make_result()
-    assert why_none(whole, "fr") == "nothing was memorised"
-    assert why_none(without_oracle(whole), "fr") == "no oracle"
-    assert (
-        why_none(whole | {"counts": whole["counts"] | {"kept_judged": 0}}, "cfr")
-        == "no further training data were given"
-    )
-    assert why_none(whole, "cfr") == "no record to keep looked like a member"
-    assert (why_none(whole, "oracle"), why_none(bare(whole), "oracle")) == ("not measured", "no oracle")
-    assert why_none(whole, "accuracy") == "no test data"
+    few = typed(whole | {"counts": whole["counts"] | {"kept_judged": 0}})
+    assert why_none(typed(whole), "fr") == "nothing was memorised"
+    assert why_none(typed(without_oracle(whole)), "fr") == "no oracle"
+    assert why_none(few, "cfr") == "no further training data were given"
+    assert why_none(typed(whole), "cfr") == "no record to keep looked like a member"
+    assert why_none(typed(whole), "oracle") == "not measured"
+    assert why_none(typed(whole), "accuracy") == "no test data"
 
 
 def test_records_that_are_too_alike_are_told() -> None:
