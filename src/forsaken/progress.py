@@ -1,4 +1,4 @@
-"""Bars with time left, for those who ask for them."""
+"""Progress bars with the time left."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from forsaken.types import Progress, Tick, silent
 @contextmanager
 def bars() -> Iterator[Progress]:
     """Show a bar for each stage on standard error, with the time left."""
-    # Imported where it is used: who wants no bars needs no terminal library.
+    # Imported here, so that a program without bars does not load a terminal library.
     from rich.console import Console  # noqa: PLC0415
     from rich.progress import (  # noqa: PLC0415
         BarColumn,
@@ -43,7 +43,7 @@ def bars() -> Iterator[Progress]:
         try:
             yield report
         except BaseException:
-            shown.live.transient = True  # a bar that will never end is no help beside the error
+            shown.live.transient = True  # remove the bar: it will never end, and the error matters more
             raise
 
 
@@ -57,7 +57,7 @@ def step(progress: Progress, stage: str) -> Iterator[None]:
 
 @contextmanager
 def reporter(progress: bool | Progress) -> Iterator[Progress]:
-    """Return who is told: nobody (False), a bar (True) or the caller's own function."""
+    """Return the function to call with each `Tick`: `silent` (False), a bar's (True) or the caller's own."""
     if callable(progress):
         yield progress
     elif not isinstance(progress, bool):

@@ -1,4 +1,4 @@
-"""Where a number comes from: versions, hardware, time."""
+"""Where a result comes from: versions, hardware, time."""
 
 from __future__ import annotations
 

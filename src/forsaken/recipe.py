@@ -31,7 +31,7 @@ class Recipe:
     epochs, batch_size : int
         Passes over the data, and samples a step; every epoch has a new order.
     learning_rate : float
-        The highest rate of the schedule.
+        The highest learning rate of the schedule.
     weight_decay : float
         As torch's optimisers take it.
     optimiser : str
@@ -41,8 +41,8 @@ class Recipe:
     clip : float, optional
         The largest norm of a step's gradient.
     augmentation : str, optional
-        What each step shows in place of the samples: "mirror-shift" (pictures mirrored and shifted by up to two
-        pixels) or "word-dropout" (a fifth of the words left out).
+        How the samples of each step are changed: "mirror-shift" (pictures are mirrored and shifted by up to two pixels)
+        or "word-dropout" (a fifth of the words is left out).
     """
 
     epochs: int

@@ -1,4 +1,4 @@
-"""Words that every room uses."""
+"""Types that every part of the package uses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A sign of life: `done` of `total` steps of a stage. What it says never describes a sample."""
+    """Progress: `done` of `total` steps of a stage. Its text never describes a sample."""
 
     stage: str
     done: int
@@ -23,8 +23,8 @@ Array: TypeAlias = np.ndarray[Any, Any]
 """A NumPy array of any shape and dtype; docstrings say which."""
 
 Progress: TypeAlias = Callable[[Tick], None]
-"""Told about each step. It cancels the work by raising; nothing has been changed by then."""
+"""Called with each `Tick`. If it raises, the work is cancelled, and nothing has been changed."""
 
 
 def silent(tick: Tick) -> None:
-    """Tell nobody."""
+    """Report no progress."""

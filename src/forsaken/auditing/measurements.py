@@ -32,6 +32,7 @@ from forsaken.models.weights import fingerprint
 from forsaken.provenance import provenance
 from forsaken.types import Array
 from forsaken.unlearning.base import Unlearner
+from forsaken.unlearning.settings import listed
 
 BEFORE, RETRAINED = "before", "retrained"
 PARTS: tuple[Literal["forget", "retain", "test"], ...] = ("forget", "retain", "test")
@@ -220,7 +221,7 @@ def digest(samples: Samples) -> str:
 
 
 def _recognisable(method: Unlearner) -> bool:
-    values = [getattr(method, name) for name in method.settings]
+    values = [value for _, _, value in listed(method)]
     return type(method).__module__.startswith("forsaken.") and all(
         _recognisable(value) if isinstance(value, Unlearner) else not callable(value) for value in values
     )

@@ -151,10 +151,8 @@ def plan_audit(job: Job, folder: Path, *, profile: str | None = None, models: in
     if chosen is None:
         raise UnknownNameError("profile", wanted, PROFILES)
     count = job.audit.models if models is None else models
-    problems = list(_problems(job, chosen, count))
-    if problems:
-        listed = "".join(f"\n  - {problem}" for problem in problems)
-        raise SettingsError(f'{job.path}: the profile "{chosen}" cannot be run as the job stands{listed}')
+    if problems := list(_problems(job, chosen, count)):
+        raise SettingsError.of(f'{job.path}: the profile "{chosen}" cannot be run as the job stands', problems)
     certificate = _certificate(job, folder)
     if chosen == "full" and (folder / AUDIT_MODELS).is_symlink():
         raise OutputError(
@@ -235,22 +233,25 @@ def audit_cost(plan: Plan, progress: Progress = silent) -> dict[str, Any]:
 # --- what must be there ----------------------------------------------------------------------------------------------
 
 
-def _problems(job: Job, profile: Profile, models: int | None) -> Iterator[str]:
+def _problems(job: Job, profile: Profile, models: int | None) -> Iterator[SettingsError]:
     """Yield what a job lacks for a profile."""
     if models is not None and not LEAST <= models <= MOST:
-        yield f"models is {models!r}, expected a whole number from {LEAST} to {MOST}"
+        yield SettingsError(field="models", value=models, expected=f"a whole number from {LEAST} to {MOST}")
     elif models is not None and profile == "standard" and models % 2:
-        yield f"models is {models}, expected an even number: each sample is learnt by one half of the reference models"
+        expected = "an even number: each sample is learnt by one half of the reference models"
+        yield SettingsError(field="models", value=models, expected=expected)
     if profile == "quick":
         return
-    for problem in training_problems(job):
-        yield problem if "[audit]" in problem or "[data]" in problem else f"{problem}; {_QUICK}"
+    yield from training_problems(job, _QUICK)
     if job.data.test is None:
-        yield "[data] test is missing, expected labelled samples that the model was not trained on"
+        expected = "labelled samples that the model was not trained on"
+        yield SettingsError("[data] test is missing", field="test", expected=expected)
     if target_of(job) == "corrected":
-        yield (
+        yield SettingsError(
             '[method] target is "corrected", so that the forget samples come with their true labels, and this profile '
-            f"compares by those that were learnt; {_QUICK}"
+            "compares by those that were learnt",
+            field="target",
+            remedy=_QUICK,
         )
 
 

@@ -20,9 +20,8 @@ from forsaken.errors import DataNotFoundError, OutputError
 from forsaken.jobs.certificate import FILE as CERTIFICATE_FILE
 
 if TYPE_CHECKING:
-    from forsaken.jobs.configuration import Job, Source
+    from forsaken.jobs.configuration import Job
 
-SCHEMA, KIND = 2, "forsaken.result"  # of result.json
 AUDIT, CERTIFICATE = AUDIT_FILE, CERTIFICATE_FILE
 RESULT, ARRAYS, REPORT = "result.json", "posteriors.npz", "report.html"
 RECORD_KEY, MASK = "records.key", "mask.safetensors"
@@ -32,20 +31,14 @@ REFERENCES_KEY = key_file(Path(REFERENCES)).name
 AUDIT_MODELS = "audit-models"  # what an audit measured of each model that it trained
 
 
-def inputs_of(job: Job) -> Iterator[Path]:
+def inputs_of(job: Job) -> list[Path]:
     """Return every file and folder that a job reads."""
-    named = [job.path, job.resolve(job.model.weights)]
-    sources = list(job.data.sets.values())
+    texts = [job.model.weights, job.chain.previous, job.output.record_key, job.output.signing_key]
     if job.oracle is not None:
-        sources += [each for each in (job.oracle.members, job.oracle.nonmembers) if each is not None]
-        named += [job.resolve(each) for each in (job.oracle.file, job.oracle.weights, job.oracle.retrained) if each]
-    if job.audit.nonmembers is not None:
-        sources.append(job.audit.nonmembers)
-    others = (job.chain.previous, job.output.record_key, job.output.signing_key)
-    named += [job.resolve(each) for each in others if each]
-    yield from (*named, *table_files(job))
-    for source in sources:
-        yield from _paths(job, source)
+        texts += [job.oracle.file, job.oracle.weights, job.oracle.retrained]
+    for source in job.sources.values():
+        texts += [source.path, source.ids if isinstance(source.ids, str) else None]
+    return [job.path, *(job.resolve(text) for text in texts if text is not None), *table_files(job)]
 
 
 def table_files(job: Job) -> list[Path]:
@@ -91,13 +84,6 @@ def weights_name(job: Job) -> str:
     """Return what the new weights are called: as the old ones."""
     path = job.resolve(job.model.weights)
     return path.name if path.name not in ("", ".", "..") else path.resolve().name
-
-
-def _paths(job: Job, source: Source) -> Iterator[Path]:
-    if source.path is not None:
-        yield job.resolve(source.path)
-    if isinstance(source.ids, str):
-        yield job.resolve(source.ids)
 
 
 # What some runs write and others do not; a mask of an earlier run must not outlive its certificate.

@@ -87,25 +87,27 @@ class Refit:
             return twin.fit(samples.inputs.numpy(), known[labels])
 
 
-def training_problems(job: Job) -> list[str]:
-    """Return why no model can be trained like the job's: empty where one can."""
+def training_problems(job: Job, otherwise: str) -> list[SettingsError]:
+    """Return every reason why no model can be trained like the job's; `otherwise` is what else the user can do."""
     weights, found = job.resolve(job.model.weights), []
     if weights.is_dir() or weights.suffix.lower() in PROGRAM:
         what = "the folder of a Hugging Face model" if weights.is_dir() else "a .pt2 program"
-        found.append(f"[model] weights is {what}, and nothing in it says how to train another from the start")
+        problem = f"[model] weights is {what}, and nothing in it says how to train another from the start"
+        found.append(SettingsError(problem, field="weights", remedy=otherwise))
     elif weights.suffix.lower() not in SKOPS and job.audit.recipe is None:
-        found.append(f"[audit] recipe is missing, expected how the model was trained, such as {_RECIPE}")
+        expected = f"how the model was trained, such as {_RECIPE}"
+        found.append(SettingsError("[audit] recipe is missing", field="recipe", expected=expected))
     if job.data.train is None:
-        found.append("[data] train is missing, expected all of the training data")
+        found.append(SettingsError("[data] train is missing", field="train", expected="all of the training data"))
     return found
 
 
 def training_of(job: Job, loaded: Format) -> Training | Refit:
-    """Return how models like the job's are trained, where `training_problems` found nothing that speaks against it."""
+    """Return how models like the job's are trained; `training_problems` must have found no reason against it."""
     if isinstance(loaded, EstimatorFile):
         return Refit(loaded.model)
     if job.audit.recipe is None or job.model.factory is None:
-        raise _untrainable(job, training_problems(job))
+        raise SettingsError("[model] factory or [audit] recipe is missing", field="recipe")
     factory = find(job.model.factory, "[model] factory")
     build = partial(call, factory, "[model] factory", **job.model.arguments)
     return Training(build, Recipe(**job.audit.recipe.model_dump()), job.model.device)
@@ -123,11 +125,6 @@ def _training_by_rows(job: Job, loaded: Format, data: Samples) -> Any:
     # A fit that goes on knows its finished folds by this name, and must not take another estimator's for its own.
     refit.__qualname__ = f"refit {file_hash(job.resolve(job.model.weights))}"
     return refit
-
-
-def _untrainable(job: Job, problems: list[str]) -> SettingsError:
-    listed = "".join(f"\n  - {problem}" for problem in problems)
-    return SettingsError(f"{job.path}: no references can be trained as the job stands{listed}")
 
 
 # --- where the table and its key are ---------------------------------------------------------------------------------
@@ -271,8 +268,6 @@ def _facts(table: References, path: Path) -> dict[str, Any]:
 
 
 def _read(job: Job, progress: Progress) -> tuple[Format, Samples, Rows, int, Reader]:
-    if job.data.train is None:
-        raise _untrainable(job, ["[data] train is missing, expected all of the training data"])
     with step(progress, "read the model"):
         loaded = load_model(job)
     with step(progress, "read the data"):
@@ -281,11 +276,12 @@ def _read(job: Job, progress: Progress) -> tuple[Format, Samples, Rows, int, Rea
 
 
 def _check_trainable(job: Job) -> None:
-    found = training_problems(job)
+    found = training_problems(job, "make the table in Python, with forsaken.References.fit and a function that trains")
     if job.data.train is not None and job.data.train.count is not None:
-        found.append("[data] train.count takes a part of the training data, expected all of them; leave count out")
+        problem = "[data] train.count takes a part of the training data"
+        found.append(SettingsError(problem, field="count", expected="all of them", remedy="leave count out"))
     if found:
-        raise _untrainable(job, found)
+        raise SettingsError.of(f"{job.path}: no references can be trained as the job stands", found)
 
 
 def _check_free(job: Job, path: Path, force: bool) -> None:

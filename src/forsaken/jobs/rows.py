@@ -109,68 +109,51 @@ class Reader:
 
     def given(self, name: str) -> Rows | None:
         """Return a set of [data], or None where the job does not name it."""
-        source: Source | None = getattr(self.job.data, name)
+        source = self.job.data.sets.get(name)
         return None if source is None else self.named(name, source)
 
     def named(self, name: str, source: Source) -> Rows:
-        """Return a set that the job describes; `name` is what it is called."""
+        """Return a set that the job describes; `name` is what messages call it."""
         if name not in self._read:
-            self._read[name] = self._chosen(name, source)
+            rows = self._whole(name, source)
+            if source.ids is not None:
+                rows = rows.take(_places(rows, self._ids(source.ids, name), name, self.job.data.id), name)
+            if source.count is not None:
+                rows = self._drawn(rows, source.count, name)
+            self._read[name] = rows
         return self._read[name]
-
-    def _chosen(self, name: str, source: Source) -> Rows:
-        rows = self._whole(name, source)
-        if source.ids is not None:
-            rows = rows.take(_places(rows, self._ids(source.ids, name), name, self.job.data.id), name)
-        if source.count is not None:
-            rows = self._drawn(rows, source.count, name)
-        return rows
 
     def _whole(self, name: str, source: Source) -> Rows:
         if source.of is not None:
-            base = self.given(source.of)
-            if base is None:
-                raise InputError(f"{name} is taken of {source.of!r}, which [data] does not name")
+            base = self.named(source.of, self.job.data.sets[source.of])
             return base.take(np.arange(len(base)), name)
-        if source.path is not None:
-            return self._file(name, self.job.resolve(source.path))
-        return self._function(name, source)
-
-    def _file(self, name: str, path: Path) -> Rows:
-        data = self.job.data
+        if source.path is None:
+            return self._function(name, source)
+        path = self.job.resolve(source.path)
         if path.suffix.lower() in _TABLES and path.is_file():
             return self._table(name, path)
-        records = read_records(path, size=data.size if path.is_dir() else None, progress=self.progress)
+        records = read_records(path, size=self.job.data.size if path.is_dir() else None, progress=self.progress)
         ids = None
         if path.is_dir():
             ids = np.array([file.relative_to(path).as_posix() for file in picture_files(path)], dtype=object)
         return Rows(name, records, name, np.arange(len(records)), ids, path)
 
     def _table(self, name: str, path: Path) -> Rows:
-        """Read a table. Ids and labels are asked for where they are there: references may have neither."""
+        """Read a table. Labels are asked for where they must be, ids where the table has them."""
         data = self.job.data
         table = _TABLES[path.suffix.lower()](path)
         label = data.label if data.label in table.column_names else LABEL
         if label != data.label and (name in ("test", "retain") or label in table.column_names):
-            found = ", ".join(table.column_names)
-            raise DataError(f"{name}: {path} has no column {data.label!r} (found: {found}); name the one of the labels")
-        column = data.id if data.id in table.column_names else None
+            problem = f"{name}: {path} has no column {data.label!r} (found: {', '.join(table.column_names)})"
+            raise DataError(problem, field="label", remedy="name the one of the labels")
         group = None if self.job.references is None else self.job.references.group
-        beside = [name for name in dict.fromkeys((column, group)) if name is not None and name in table.column_names]
-        records = from_table(
-            table,
-            str(path),
-            label=label,
-            size=data.size,
-            columns=beside,
-            progress=self.progress,
-        )
-        return Rows(name, records, name, np.arange(len(records)), records.columns.get(column or ""), path)
+        beside = [each for each in dict.fromkeys((data.id, group)) if each is not None and each in table.column_names]
+        records = from_table(table, str(path), label=label, size=data.size, columns=beside, progress=self.progress)
+        return Rows(name, records, name, np.arange(len(records)), records.columns.get(data.id or ""), path)
 
     def _function(self, name: str, source: Source) -> Rows:
-        key = name if name.startswith("[") else f"[data] {name}"
+        key, secret = name if name.startswith("[") else f"[data] {name}", name in _SECRET
         function = find(str(source.python), key)
-        secret = name in _SECRET
         found = call(function, f"{key} = {source.python!r}", secret=secret, **source.arguments)
         if not isinstance(found, Records):
             found = call(Samples.read, f"{key} = {source.python!r}", found, name, secret=secret)
@@ -185,67 +168,54 @@ class Reader:
         forget = self.given("forget") if name != "forget" else None
         free = np.ones(len(rows), dtype=bool) if forget is None else rows.apart_from([forget])
         if free.sum() < count:
-            raise InputError(
-                f"{name}: {count} rows are asked for, but {free.sum()} are there besides those to forget; lower count"
-            )
+            problem = f"{name}: {count} rows are asked for, but {free.sum()} are there besides those to forget"
+            raise InputError(problem, field=name, remedy="lower count")
         # All rows are put in order, so that another request draws the same ones, but for what it forgets.
         order = generator(self.job.method.seed, _DRAWS[name]).permutation(len(rows))
         return rows.take(np.sort(order[free[order]][:count]), name)
 
 
 def _read_ids(path: Path, column: str | None, name: str) -> list[str]:
-    """Read one id a line; of a table with commas the first column. A header that is the id's column is passed over."""
+    """Read one id a line, or the first column of a CSV table. A header that is the name of the id column is skipped."""
+    what = f"{name}: the file of ids {path}"
     try:
         text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError as error:
-        raise DataNotFoundError(f"{name}: no file of ids {path}; check the path") from error
-    except OSError as error:
-        raise DataError(f"{name}: the file of ids {path} cannot be read ({error.strerror})") from error
-    except UnicodeDecodeError as error:
-        raise DataError(f"{name}: the file of ids {path} is not UTF-8; save it as UTF-8 text") from error
-    if "\0" in text:
-        raise DataError(f"{name}: {path} is not a text file, expected one id a line")
-    try:
         found = [line[0].strip() for line in csv.reader(text.splitlines()) if line and line[0].strip()]
-    except csv.Error as error:
-        raise DataError(f"{name}: the file of ids {path} cannot be read as lines ({error})") from error
-    if found and column is not None and found[0] == column:
+    except FileNotFoundError as error:
+        raise DataNotFoundError(f"{name}: no file of ids {path}", remedy="check the path") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{what} is not UTF-8", remedy="save it as UTF-8 text") from error
+    except (OSError, csv.Error) as error:
+        raise DataError(f"{what} cannot be read ({error})", expected="one id a line") from error
+    if "\0" in text:
+        raise DataError(f"{what} is not a text file", expected="one id a line")
+    if found and found[0] == column:
         found = found[1:]
     if not found:
-        raise EmptyError(f"{name}: the file of ids {path} names no id; write one a line")
+        raise EmptyError(f"{what} names no id", remedy="write one a line")
     return found
 
 
 def _places(rows: Rows, ids: list[str], name: str, column: str | None) -> Array:
     """Return the rows that have these ids, in the order of the ids. No id is ever quoted."""
+    known: Iterable[Any] = range(len(rows)) if rows.ids is None else rows.ids
+    where, remedy = f"in the column {column!r} of {rows.home}", "check the ids"
     if rows.ids is None:
         if column is not None and rows.path is not None and rows.path.suffix.lower() in _TABLES:
-            raise DataError(
-                f"the ids of {name} are looked for in the column {column!r}, which {rows.path} does not have; name the "
-                'column that it has: id = "..." in [data], or leave id out and give row numbers'
-            )
-        return _numbers(ids, len(rows), name, rows.home)
+            problem = f"the ids of {name} are looked for in the column {column!r}, which {rows.path} does not have"
+            remedy = 'name the column that it has: id = "..." in [data], or leave id out and give row numbers'
+            raise DataError(problem, field="id", remedy=remedy)
+        where = f"among the row numbers of {rows.home}, 0 to {len(rows) - 1}"
+        remedy = 'where the ids stand in a column, name it: id = "..." in [data]'
+    elif rows.path is not None and rows.path.is_dir():
+        where = f'among the files, such as "cat/12.png", of {rows.home}'
     by_id: dict[str, list[int]] = {}
-    for at, one in enumerate(rows.ids):
+    for at, one in enumerate(known):
         by_id.setdefault(str(one), []).append(at)
-    folder = rows.path is not None and rows.path.is_dir()
-    where = 'among the files, such as "cat/12.png",' if folder else f"in the column {column!r}"
     missing = [at for at, one in enumerate(ids) if one not in by_id]
     if missing:
-        raise InputError(
-            f"{name}: {len(missing)} of {len(ids)} ids are not {where} of {rows.home} (first: number {missing[0] + 1} "
-            "of the list); check the ids"
+        problem = (
+            f"{name}: {len(missing)} of {len(ids)} ids are not {where} (first: number {missing[0] + 1} of the list)"
         )
+        raise InputError(problem, field=name, remedy=remedy)
     return np.array(list(dict.fromkeys(at for one in ids for at in by_id[one])), dtype=np.int64)
-
-
-def _numbers(ids: list[str], count: int, name: str, home: str) -> Array:
-    digits = len(str(count))
-    known = [one.isascii() and one.isdigit() and len(one) <= digits and int(one) < count for one in ids]
-    wrong = [at for at, fits in enumerate(known) if not fits]
-    if wrong:
-        raise InputError(
-            f"{name}: {len(wrong)} of {len(ids)} ids are no row numbers of {home} (first: number {wrong[0] + 1} of the "
-            f'list), expected 0 to {count - 1}; where the ids stand in a column, name it: id = "..." in [data]'
-        )
-    return np.array(list(dict.fromkeys(int(one) for one in ids)), dtype=np.int64)

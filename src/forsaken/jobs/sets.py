@@ -1,10 +1,8 @@
-"""The sets of a job: which rows play which role, as samples that the model takes."""
+"""From a job file to the samples of a request: which rows play which role, and what the model takes for them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,114 +21,9 @@ from forsaken.models.logits import predict_logits
 from forsaken.sets import ROLES, Sets
 from forsaken.types import Array
 
-_JUDGED = 2000  # training rows, at most, that tell whether what should be kept was kept
-_GIVEN = ("a forget, reference or retain sample", "given to the method")
-_STRANGE = (f"one of {NONMEMBERS}", f"among {NONMEMBERS}")
-_SPLIT = f"name other ones, or split the reference set: one part for [data] reference, the rest for {NONMEMBERS}"
+_JUDGED = 2000  # training rows, at most, that a run looks at to see what was kept
 _RETAIN_SHARE, _RETAIN_LEAST = 0.01, 50  # of the training data, where no retain set is named
-
-
-def choose(job: Job, reader: Reader, *, audit: bool = False) -> tuple[dict[str, Rows], list[str]]:
-    """Return the rows of every set, by name, and what was done in place of something that was not given.
-
-    Beside the sets that the job names there are "kept", training rows that are neither forgotten nor retained, and
-    "retain", where the training data are there to draw it from. References and test rows that are training rows too
-    are left out: the model was trained on them. For an `audit` every such training row is kept, since models are
-    trained on them, and the strangers of [audit] are there too; what the method is given is the same.
-    """
-    rows = {name: found for name in job.data.sets if (found := reader.given(name)) is not None}
-    if job.oracle is not None and job.oracle.members is not None and job.oracle.nonmembers is not None:
-        rows["shadow_members"] = reader.named("[oracle] members", job.oracle.members)
-        rows["shadow_nonmembers"] = reader.named("[oracle] nonmembers", job.oracle.nonmembers)
-    if audit and job.audit.nonmembers is not None:
-        rows["nonmembers"] = reader.named(NONMEMBERS, job.audit.nonmembers)
-    rows = {name: aligned(part, rows.get("train", rows["forget"])) for name, part in rows.items()}
-    notes: list[str] = []
-    seed = job.method.seed
-    if "train" in rows:
-        for name in ("reference", "test", "nonmembers"):
-            if name in rows:
-                rows[name] = _untrained(rows[name], rows["train"], rows["forget"], notes)
-        if "retain" not in rows:
-            drawn = _retain(rows["train"], rows["forget"], seed)
-            if drawn is not None:
-                rows["retain"] = drawn
-                notes.append(f"no retain samples were named: {len(drawn)} were drawn from the training data")
-        kept = _kept(rows, seed, most=None if audit else _JUDGED)
-        if kept is not None:
-            rows["kept"] = kept
-    given = [rows[name] for name in ("forget", "reference", "retain") if name in rows]
-    for name in ("nonmembers", "test"):
-        if name in rows:
-            rows[name] = _unused(rows[name], given, *_GIVEN, notes)
-    if "nonmembers" in rows and "test" in rows:
-        rows["test"] = _unused(rows["test"], [rows["nonmembers"]], *_STRANGE, notes)
-    return rows, notes
-
-
-def aligned(part: Rows, model: Rows) -> Rows:
-    """Return rows whose columns stand in the order of `model`'s: features are known by name, not by place."""
-    own, wanted = part.content, model.content
-    if not isinstance(own, Records) or not isinstance(wanted, Records) or own.fields == wanted.fields:
-        return part
-    if not own.fields or not wanted.fields:
-        return part
-    if set(own.fields) != set(wanted.fields):
-        absent, strange = sorted(set(wanted.fields) - set(own.fields)), sorted(set(own.fields) - set(wanted.fields))
-        told = [f"lacks {absent[0]!r}"] if absent else []
-        told += [f"has {strange[0]!r} besides"] if strange else []
-        raise InputError(
-            f"the columns of {part.name} and {model.name} differ: {part.name} {' and '.join(told)}; give both the same"
-        )
-    order = [own.fields.index(name) for name in wanted.fields]
-    return replace(part, content=replace(own, content=own.content[:, order], fields=wanted.fields))
-
-
-def _untrained(part: Rows, train: Rows, forget: Rows, notes: list[str]) -> Rows:
-    """Return the rows that are not in the training data; those that are to be forgotten stay, as an error to tell."""
-    inside = ~part.apart_from([train]) & part.apart_from([forget])
-    if inside.all():
-        raise InputError(
-            f"every {part.name} sample is in the training data, expected samples that the model was never trained on; "
-            "name others"
-        )
-    if not inside.any():
-        return part
-    notes.append(f"{inside.sum()} of {len(part)} {part.name} samples are in the training data, and are left out")
-    return part.take(np.flatnonzero(~inside))
-
-
-def _retain(train: Rows, forget: Rows, seed: int) -> Rows | None:
-    free = train.apart_from([forget])
-    if not free.any():
-        return None
-    # At most half, or nothing would be left to see what was kept.
-    count = min(max(_RETAIN_LEAST, int(len(train) * _RETAIN_SHARE)), max(1, int(free.sum()) // 2))
-    order = generator(seed, Purpose.JOB_DRAWN_RETAIN).permutation(len(train))
-    return train.take(np.sort(order[free[order]][:count]), "retain")
-
-
-def _kept(rows: dict[str, Rows], seed: int, most: int | None) -> Rows | None:
-    others = [rows[name] for name in ("forget", "retain") if name in rows]
-    left = rows["train"].without(others)
-    if left is None:
-        return None
-    return left.take(np.sort(generator(seed, Purpose.JOB_JUDGED_KEPT).permutation(len(left))[:most]), "kept")
-
-
-def _unused(part: Rows, others: list[Rows], each: str, all_of_them: str, notes: list[str]) -> Rows:
-    """Return a set without what is used otherwise: no number is honest on rows that the method was given."""
-    left = part.without(others)
-    if left is None:
-        remedy = _SPLIT if part.name == NONMEMBERS else "name other ones"
-        raise InputError(f"every {part.name} sample is also {each}, so none is left to measure anything on; {remedy}")
-    gone = len(part) - len(left)
-    if gone:
-        notes.append(f"{gone} {part.name} samples are also {all_of_them}, and are left out of the {part.name}")
-    return left
-
-
-# Whose labels must be the model's classes; others may have classes of their own, and then nobody reads them.
+# Whose labels must be the model's classes; samples of other sets may have classes of their own, and lose their labels.
 _LABELLED = ("retain", "kept", "test", "train")
 
 
@@ -168,38 +61,39 @@ class JobSets(Sets):
 
 def read_sets(job: Job, loaded: Format, reader: Reader, *, audit: bool = False) -> JobSets:
     """Read, choose and prepare every set that the job names; for an `audit` all of the training data."""
-    rows, notes = choose(job, reader, audit=audit)
+    rows, notes = _choose(job, reader, audit=audit)
     wanted = [name for name in rows if name != "train"]
-    prepare = _preparation(job, loaded)
-    ready = dict(zip(wanted, prepare([rows[name] for name in wanted]), strict=True))
+    ready = dict(zip(wanted, _prepared(job, loaded, [rows[name] for name in wanted]), strict=True))
     for name in ("reference", "retain"):
-        if name in ready:
-            ready[name], rows[name] = _apart(ready[name], rows[name], ready["forget"], rows["forget"], notes)
-    count = predict_logits(loaded.model, ready["forget"].rows([0]), forward=loaded.forward).shape[1]
-    classes = _class_names(job, loaded, rows, count, notes)
-    for name in wanted:
-        ready[name] = _numbered(ready[name], rows[name], classes, count, loaded)
+        if name not in ready:
+            continue
+        # Rows that are equal to a forgotten one stay, as a mistake that `Sets` reports.
+        same = _same_to_model(ready[name], ready["forget"]) & rows[name].apart_from([rows["forget"]])
+        if not same.all():
+            rows[name] = _left(rows[name], same, "the same to the model as forgotten ones", notes)
+            ready[name] = ready[name].rows(np.flatnonzero(~same))
+    classes = _class_names(job, loaded, ready["forget"], rows, notes)
+    ready = {name: _labelled(samples, rows[name], classes, loaded) for name, samples in ready.items()}
     try:
         return JobSets(**ready, rows=rows, classes=tuple(classes), notes=notes)
     except OverlapError as error:
-        raise error.at(
-            remedy="leave those records out of the set or, where the records differ, see why they are the same to the "
-            "model"
-        ) from None
+        remedy = (
+            "leave those records out of the set or, where the records differ, see why they are the same to the model"
+        )
+        raise error.at(remedy=remedy) from None
 
 
 def read_train(job: Job, loaded: Format, reader: Reader) -> tuple[Samples, Rows, int]:
-    """Read and prepare all of the training data, with labels, and no other set; tell the model's classes too."""
+    """Read and prepare all of the training data, with labels, and no other set; return the number of classes too."""
     rows = reader.given("train")
     if rows is None:
-        raise InputError("[data] names no train; give all of the training data")
-    (samples,) = _preparation(job, loaded)([rows])
-    count = predict_logits(loaded.model, samples.rows([0]), forward=loaded.forward).shape[1]
-    classes = _class_names(job, loaded, {"train": rows}, count, [])
-    samples = _numbered(samples, rows, classes, count, loaded)
+        raise InputError("[data] names no train", remedy="give all of the training data")
+    (samples,) = _prepared(job, loaded, [rows])
+    classes = _class_names(job, loaded, samples, {"train": rows}, [])
+    samples = _labelled(samples, rows, classes, loaded)
     if samples.labels is None:
-        raise InputError("the training data have no labels, and models are trained on them; give the column of labels")
-    return samples, rows, count
+        raise InputError("the training data have no labels to train models with", remedy="give the column of labels")
+    return samples, rows, len(classes)
 
 
 def read_unseen(job: Job, loaded: Format, reader: Reader, train: Rows) -> Samples | None:
@@ -208,20 +102,17 @@ def read_unseen(job: Job, loaded: Format, reader: Reader, train: Rows) -> Sample
     All of them are taken, whatever count says: what it draws depends on the samples to forget, which nobody knows yet.
     """
     source = job.data.reference
-    if source is None or any(each.count is not None for each in _bases(job, source)):
+    if source is None or _is_drawn_from(job, source):
         return None
     rows = reader.named("reference", source.model_copy(update={"count": None}))
-    left = aligned(rows, train).without([train])
-    return None if left is None else Samples(_preparation(job, loaded)([left])[0].inputs)
+    left = _aligned(rows, train).without([train])
+    return None if left is None else Samples(_prepared(job, loaded, [left])[0].inputs)
 
 
-def _bases(job: Job, source: Source) -> list[Source]:
-    """Return the sets that a set is taken of, one after the other."""
-    found: list[Source] = []
-    while source.of is not None:
-        source = getattr(job.data, source.of)
-        found.append(source)
-    return found
+def _is_drawn_from(job: Job, source: Source) -> bool:
+    """Return whether a set is taken of one that is itself drawn at random."""
+    base = job.data.sets[source.of] if source.of is not None else None
+    return base is not None and (base.count is not None or _is_drawn_from(job, base))
 
 
 def prepared_for(job: Job, other: Format, sets: JobSets) -> dict[str, Samples]:
@@ -229,59 +120,124 @@ def prepared_for(job: Job, other: Format, sets: JobSets) -> dict[str, Samples]:
     parts = sets.parts
     if job.data.prepare is not None or type(other).prepare is Format.prepare:
         return parts
-    made = _preparation(job, other)([sets.rows[name] for name in parts])
+    made = _prepared(job, other, [sets.rows[name] for name in parts])
     return {name: Samples(new.inputs, parts[name].labels) for name, new in zip(parts, made, strict=True)}
 
 
-def _apart(samples: Samples, rows: Rows, forget: Samples, forgotten: Rows, notes: list[str]) -> tuple[Samples, Rows]:
-    """Leave out records that differ from every forgotten one, and yet are the same to the model as one of them.
+def _choose(job: Job, reader: Reader, *, audit: bool) -> tuple[dict[str, Rows], list[str]]:
+    """Return the rows of every set, by name, and what was done in place of something that the job does not give.
 
-    Records that are equal to a forgotten one are not left out here: they are a mistake, and the method says so.
+    Beside the sets that the job names there are "kept", training rows that are neither forgotten nor retained, and
+    "retain", where there are training data to draw it from. Rows of reference, test and nonmembers that the model was
+    trained on are left out, and so are those of test and nonmembers that the method is given: no number measured on
+    them would be honest.
     """
+    notes: list[str] = []
+    rows = {name: reader.named(name, source) for name, source in job.data.sets.items()}
+    if job.oracle is not None and job.oracle.members is not None and job.oracle.nonmembers is not None:
+        rows["shadow_members"] = reader.named("[oracle] members", job.oracle.members)
+        rows["shadow_nonmembers"] = reader.named("[oracle] nonmembers", job.oracle.nonmembers)
+    if audit and job.audit.nonmembers is not None:
+        rows["nonmembers"] = reader.named(NONMEMBERS, job.audit.nonmembers)
+    forget, train = rows["forget"], rows.get("train")
+    rows = {name: _aligned(part, train or forget) for name, part in rows.items()}
+    if train is not None:
+        for name in (each for each in ("reference", "test", "nonmembers") if each in rows):
+            # Rows that are to be forgotten stay, as a mistake that `Sets` reports.
+            known = ~rows[name].apart_from([train]) & rows[name].apart_from([forget])
+            rows[name] = _left(rows[name], known, "in the training data", notes)
+        if "retain" not in rows and (drawn := _retain(train, forget, job.method.seed)) is not None:
+            rows["retain"] = drawn
+            notes.append(f"no retain samples were named: {len(drawn)} were drawn from the training data")
+        left = train.without([rows[name] for name in ("forget", "retain") if name in rows])
+        if left is not None:
+            order = generator(job.method.seed, Purpose.JOB_JUDGED_KEPT).permutation(len(left))
+            rows["kept"] = left.take(np.sort(order[: None if audit else _JUDGED]), "kept")
+    given = [rows[name] for name in ("forget", "reference", "retain") if name in rows]
+    for name in ("nonmembers", "test"):
+        if name in rows:
+            rows[name] = _left(rows[name], ~rows[name].apart_from(given), "also given to the method", notes)
+    if "nonmembers" in rows and "test" in rows:
+        used = ~rows["test"].apart_from([rows["nonmembers"]])
+        rows["test"] = _left(rows["test"], used, f"also among {NONMEMBERS}", notes)
+    return rows, notes
+
+
+def _left(part: Rows, gone: Array, why: str, notes: list[str]) -> Rows:
+    """Return a set without some rows, and note why; an error where none is left."""
+    if gone.all():
+        remedy = "name other ones"
+        if part.name == NONMEMBERS:
+            remedy += f", or split the reference set: one part for [data] reference, the rest for {NONMEMBERS}"
+        raise InputError(f"every {part.name} sample is {why}, so that none is left", field=part.name, remedy=remedy)
+    if gone.any():
+        notes.append(f"{gone.sum()} of {len(part)} {part.name} samples are {why}, and are left out")
+    return part.take(np.flatnonzero(~gone))
+
+
+def _aligned(part: Rows, model: Rows) -> Rows:
+    """Return rows whose columns stand in the order of `model`'s: features are known by name, not by place."""
+    own, wanted = part.content, model.content
+    if not isinstance(own, Records) or not isinstance(wanted, Records) or not own.fields or not wanted.fields:
+        return part
+    if set(own.fields) != set(wanted.fields):
+        absent, more = sorted(set(wanted.fields) - set(own.fields)), sorted(set(own.fields) - set(wanted.fields))
+        told = [f"lacks {absent[0]!r}"] if absent else []
+        told += [f"has {more[0]!r} besides"] if more else []
+        problem = f"the columns of {part.name} and {model.name} differ: {part.name} {' and '.join(told)}"
+        raise InputError(problem, field=part.name, remedy="give both the same")
+    order = [own.fields.index(name) for name in wanted.fields]
+    return replace(part, content=replace(own, content=own.content[:, order], fields=wanted.fields))
+
+
+def _retain(train: Rows, forget: Rows, seed: int) -> Rows | None:
+    free = train.apart_from([forget])
+    if not free.any():
+        return None
+    # At most half, or nothing would be left to see what was kept.
+    count = min(max(_RETAIN_LEAST, int(len(train) * _RETAIN_SHARE)), max(1, int(free.sum()) // 2))
+    order = generator(seed, Purpose.JOB_DRAWN_RETAIN).permutation(len(train))
+    return train.take(np.sort(order[free[order]][:count]), "retain")
+
+
+def _same_to_model(samples: Samples, forget: Samples) -> Array:
+    """Return which samples are the same inputs as a forgotten one."""
     if shape_of(samples.inputs) != shape_of(forget.inputs):
-        return samples, rows
+        return np.zeros(len(samples), dtype=bool)
     ours, theirs = content_keys(samples, forget)
     known = set(theirs)
-    same = np.array([key in known for key in ours], dtype=bool) & rows.apart_from([forgotten])
-    if not same.any() or same.all():
-        return samples, rows
-    left = np.flatnonzero(~same)
-    notes.append(f"{same.sum()} {rows.name} samples are the same to the model as forgotten ones, and are left out")
-    return samples.rows(left), rows.take(left)
+    return np.array([key in known for key in ours], dtype=bool)
 
 
-def _preparation(job: Job, loaded: Format) -> Callable[[list[Rows]], list[Samples]]:
+def _prepared(job: Job, loaded: Format, parts: list[Rows]) -> list[Samples]:
+    """Return what the model takes for each set: by the job's own function, by the model's format, or as it is."""
     own = find(job.data.prepare, "[data] prepare") if job.data.prepare else None
-
-    def prepared(parts: list[Rows]) -> list[Samples]:
-        records = [part.content for part in parts if isinstance(part.content, Records)]
-        by_format = iter(loaded.prepare(records) or [] if own is None and records else [])
-        return [_samples(part, own, job, by_format) for part in parts]
-
-    return prepared
-
-
-def _samples(part: Rows, own: Callable[..., Any] | None, job: Job, by_format: Any) -> Samples:
-    secret = part.name == "forget"
-    if isinstance(part.content, Samples):
-        return part.content
-    if own is not None:
-        key = f"[data] prepare = {job.data.prepare!r} on {part.name}"
-        made = call(own, key, part.content, secret=secret)
-        found: Samples = call(Samples.read, key, made, part.name, secret=secret)
-    else:
-        made = next(by_format, None)
-        found = _plain(part.content) if made is None else Samples.read(made, part.name)
-    if len(found) != len(part):
-        raise InputError(f"{part.name}: {len(part)} records became {len(found)} samples, expected one for each")
+    records = [part.content for part in parts if isinstance(part.content, Records)]
+    made = iter(loaded.prepare(records) or [] if own is None and records else [])
+    found = []
+    for part in parts:
+        if isinstance(part.content, Samples):
+            samples = part.content
+        elif own is not None:
+            key, secret = f"[data] prepare = {job.data.prepare!r} on {part.name}", part.name == "forget"
+            returned = call(own, key, part.content, secret=secret)
+            samples = call(Samples.read, key, returned, part.name, secret=secret)
+        else:
+            by_format = next(made, None)
+            samples = _plain(part.content) if by_format is None else Samples.read(by_format, part.name)
+        if len(samples) != len(part):
+            problem = f"{part.name}: {len(part)} records became {len(samples)} samples"
+            raise InputError(problem, field=part.name, expected="one for each")
+        found.append(samples)
     return found
 
 
 def _plain(records: Records) -> Samples:
     if records.kind == "text":
         raise InputError(
-            "the records are text, and nothing says how the model takes it; name a function that turns records into "
-            'inputs: prepare = "package.module:function" in [data]'
+            "the records are text, and nothing says how the model takes it",
+            field="prepare",
+            remedy='name a function that turns records into inputs: prepare = "package.module:function" in [data]',
         )
     samples = records.samples()
     if records.kind == "image" and isinstance(samples.inputs, torch.Tensor):
@@ -289,12 +245,13 @@ def _plain(records: Records) -> Samples:
     return samples
 
 
-def _class_names(job: Job, loaded: Format, rows: dict[str, Rows], count: int, notes: list[str]) -> list[str]:
+def _class_names(job: Job, loaded: Format, samples: Samples, rows: dict[str, Rows], notes: list[str]) -> list[str]:
+    """Return the names of the classes, as many as the model has logits for a sample."""
+    count = predict_logits(loaded.model, samples.rows([0]), forward=loaded.forward).shape[1]
     if job.data.classes is not None:
         if len(set(job.data.classes)) != count:
-            raise InputError(
-                f"[data] classes has {len(set(job.data.classes))} names, but the model has {count} classes"
-            )
+            problem = f"[data] classes has {len(set(job.data.classes))} names, but the model has {count} classes"
+            raise InputError(problem, field="classes")
         return list(job.data.classes)
     if loaded.classes is not None and len(loaded.classes) == count:
         return [str(name) for name in loaded.classes]
@@ -305,58 +262,29 @@ def _class_names(job: Job, loaded: Format, rows: dict[str, Rows], count: int, no
     if named and len(named) == count:
         notes.append("labels are names: classes were numbered in alphabetical order (say otherwise with classes =)")
         return sorted(named)
-    if named:
-        return [str(at) for at in range(count)]
-    longest = max((records.names for records in tables), key=len, default=())
+    longest = () if named else max((records.names for records in tables), key=len, default=())
     return [longest[at] if at < len(longest) else str(at) for at in range(count)]
 
 
-def _numbered(samples: Samples, part: Rows, classes: list[str], count: int, loaded: Format) -> Samples:
-    """Give samples the class numbers of the model, where their records have labels and they have none yet."""
-    records = part.content
-    if not isinstance(records, Records):
-        return _checked(samples, count, part.name)
-    if records.labels is None:
-        return _checked(samples, count, part.name)
-    if records.by_name:
-        if part.name not in _LABELLED and not set(records.names) <= set(classes):
-            return Samples(samples.inputs)
-        return Samples(samples.inputs, torch.from_numpy(_by_name(records, classes, count, part.name)))
-    if samples.labels is None or loaded.classes is not None:
+def _labelled(samples: Samples, part: Rows, classes: list[str], loaded: Format) -> Samples:
+    """Return samples whose labels are class numbers of the model, by the names or numbers in their records."""
+    records, labels, own = part.content, samples.labels, loaded.classes
+    expected, remedy = f"0 to {len(classes) - 1}", "correct the labels"
+    if isinstance(records, Records) and records.labels is not None:
         numbers = records.labels
-        if loaded.classes is not None and loaded.classes.dtype.kind in "iu":
-            if part.name not in _LABELLED and not np.isin(numbers, loaded.classes).all():
-                return Samples(samples.inputs)
-            numbers = _by_value(records.labels, loaded.classes, part.name)
-        samples = Samples(samples.inputs, torch.from_numpy(np.asarray(numbers, dtype=np.int64)))
-    return _checked(samples, count, part.name)
-
-
-def _by_name(records: Records, classes: list[str], count: int, name: str) -> Array:
-    places = {each: at for at, each in enumerate(classes)}
-    unknown = [each for each in records.names if each not in places]
-    if unknown:
-        raise InputError(
-            f"the labels of {name} are names, and {len(unknown)} of them are not among the model's {count} classes, or "
-            "the sets hold names of only some classes, so that their numbers are not known; use class numbers"
-        )
-    return np.array([places[each] for each in records.names], dtype=np.int64)[records.labels]
-
-
-def _by_value(labels: Array, known: Array, name: str) -> Array:
-    if not np.isin(labels, known).all():
-        wrong = int(np.sum(~np.isin(labels, known)))
-        raise InputError(f"{wrong} labels of {name} are not among the model's {len(known)} classes; correct them")
-    return np.searchsorted(known, labels)
-
-
-def _checked(samples: Samples, count: int, name: str) -> Samples:
-    labels = samples.labels
-    if labels is not None and (int(labels.min()) < 0 or int(labels.max()) >= count):
-        if name not in _LABELLED:
-            return Samples(samples.inputs)
-        raise InputError(
-            f"the labels of {name} run from {int(labels.min())} to {int(labels.max())}, but the model's {count} "
-            f"classes are 0 to {count - 1}; correct the labels"
-        )
-    return samples
+        if records.by_name:
+            expected, remedy = "their names", "use class numbers, or name all classes in order: classes = in [data]"
+            places = {name: at for at, name in enumerate(classes)}
+            numbers = np.array([places.get(name, -1) for name in records.names])[numbers]
+        elif own is not None and own.dtype.kind in "iu":
+            expected = "the numbers that it was fitted on"
+            numbers = np.where(np.isin(numbers, own), np.searchsorted(own, numbers), -1)
+        if labels is None or records.by_name or own is not None:
+            labels = torch.from_numpy(np.asarray(numbers, dtype=np.int64))
+    if labels is None:
+        return samples
+    wrong = int(((labels < 0) | (labels >= len(classes))).sum())
+    if wrong and part.name in _LABELLED:
+        problem = f"{wrong} of {len(part)} labels of {part.name} are none of the model's {len(classes)} classes"
+        raise InputError(problem, field=part.name, expected=expected, remedy=remedy)
+    return Samples(samples.inputs, None if wrong else labels)

@@ -30,6 +30,7 @@ from forsaken.models.train import (
     batches_of,
     loss_of,
     optimiser_of,
+    placed,
     precision,
     rate_at,
     repeatable,
@@ -119,7 +120,7 @@ def vectorises(build: Callable[[], nn.Module], data: Samples, *, device: str | t
     """
     place = usable_device(device)
     order = torch.arange(min(_PROBE, len(data)))
-    probe = _placed(data.rows(order), place)
+    probe = placed(data.rows(order), place)
     starts = [Start.of(build, seed, place) for seed in (0, 1)]
     unfit = (nn.RNNBase, nn.modules.batchnorm._BatchNorm)
     if any(isinstance(module, unfit) for module in starts[0].network.modules()):
@@ -208,7 +209,7 @@ class _Run:
 
     def together(self, members: Sequence[_Member], at_once: int) -> Iterator[list[nn.Module]]:
         """Train neighbours with equally many samples together, at most `at_once` of them."""
-        inputs, labels = _placed(self.data, self.place)
+        inputs, labels = placed(self.data, self.place)
         # glibc returns blocks of megabytes to the system at every step, and each of their pages must then be faulted in
         # again. After it has freed one block near its limit of 32 MB it keeps such blocks: a fifth of the time.
         torch.empty(_KEPT_BYTES, dtype=torch.uint8)
@@ -441,13 +442,6 @@ def _members(count: int, rows: Sequence[Any], seeds: Sequence[int]) -> list[_Mem
             raise InputError(f"rows[{number}] reaches from {at.min()} to {at.max()}, expected 0 to {count - 1}")
         members.append(_Member(number, at.long(), checked_seed(seed)))
     return members
-
-
-def _placed(data: Samples, place: torch.device) -> tuple[Nest, Tensor]:
-    """Return the inputs and labels of data on a device."""
-    if data.labels is None:
-        raise InputError("training needs labels; give (inputs, labels)")
-    return map_nest(lambda leaf: leaf.to(place), data.inputs), data.labels.to(place)
 
 
 def _agree(one: Tensor, other: Tensor | None) -> bool:

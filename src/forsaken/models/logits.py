@@ -1,8 +1,7 @@
 """From any model to logits: one adapter, one prediction pass.
 
-Everything downstream sees a float matrix of samples x classes with at least two columns, whatever the model
-returns and however it wants to be called. scikit-learn's linear classifiers are modules here, and come back as
-estimators.
+Everything downstream sees a float matrix of samples x classes with at least two columns, whatever the model returns and
+however it is called. A linear classifier of scikit-learn becomes a module (`LinearModel`), and an estimator again.
 """
 
 from __future__ import annotations
@@ -29,72 +28,23 @@ from forsaken.data.nest import Nest, leaves, map_nest, shape_of
 from forsaken.data.samples import Samples
 from forsaken.errors import ForsakenError, ModelError, NonFiniteError
 
-SUPPORTED = (LogisticRegression, LinearSVC)
-
-
-def is_estimator(model: object) -> bool:
-    """Return whether `model` is a scikit-learn estimator, supported or not."""
-    return isinstance(model, BaseEstimator)
-
-
-class LinearModel(nn.Module):
-    """A fitted `LogisticRegression` or `LinearSVC` as a linear layer of the estimator's dtype.
-
-    The logits are the estimator's decision values; two classes have a single decision value z, which is
-    read as the logits (-z/2, z/2), so that their softmax is the logistic function of z. For logistic regression
-    that is `predict_proba`. A support vector machine has no posterior of its own: here it is defined as
-    the softmax of its decision values (one against the rest where there are many classes).
-    """
-
-    def __init__(self, estimator: Any) -> None:
-        super().__init__()
-        if not isinstance(estimator, SUPPORTED):
-            names = ", ".join(kind.__name__ for kind in SUPPORTED)
-            raise ModelError(
-                f"{type(estimator).__name__} is not supported (known estimators: {names}); of a pipeline give "
-                "the last step and inputs that the steps before it have transformed"
-            )
-        try:
-            check_is_fitted(estimator)
-        except NotFittedError as error:
-            raise ModelError(f"the {type(estimator).__name__} is not fitted; fit it first") from error
-        coefficients = estimator.coef_
-        dense = coefficients.toarray() if sparse.issparse(coefficients) else np.asarray(coefficients)
-        intercept = np.broadcast_to(np.asarray(estimator.intercept_, dtype=dense.dtype), (len(dense),))
-        self.weight = nn.Parameter(torch.tensor(np.ascontiguousarray(dense)))
-        self.bias = nn.Parameter(torch.tensor(np.array(intercept)), requires_grad=bool(estimator.fit_intercept))
-        self.estimator = estimator
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Return the decision values (samples x classes, one column for two classes)."""
-        return nn.functional.linear(inputs, self.weight, self.bias)
-
-    def to_estimator(self) -> Any:
-        """Return a copy of the estimator with this layer's weights, in the original's shapes and dtype."""
-        twin = copy.deepcopy(self.estimator)
-        dtype = np.asarray(twin.intercept_).dtype
-        twin.coef_ = self.weight.detach().cpu().numpy().astype(twin.coef_.dtype)
-        bias = self.bias.detach().cpu().numpy().astype(dtype)
-        if isinstance(self.estimator.intercept_, np.ndarray):
-            twin.intercept_ = bias
-        return twin
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> LinearModel:
-        twin = LinearModel(self.estimator)
-        twin.load_state_dict(self.state_dict())
-        memo[id(self)] = twin
-        return twin
-
-
-def as_given(module: nn.Module) -> Any:
-    """Return what the user handed over: the estimator behind a `LinearModel`, or the module itself."""
-    return module.to_estimator() if isinstance(module, LinearModel) else module
-
-
 Forward: TypeAlias = Callable[[nn.Module, Any], Tensor]
 
+PREDICT_BATCH = 512  # samples of one prediction pass
+_ESTIMATORS = (LogisticRegression, LinearSVC)
 _TORCH = Path(torch.__file__).parent
-PREDICT_BATCH = 512  # samples a prediction pass takes at a time
+# What the call of a model raises for inputs that it was not made for.
+_CALL_ERRORS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    NameError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 
 
 class LogitModel(nn.Module):
@@ -103,10 +53,10 @@ class LogitModel(nn.Module):
     Parameters
     ----------
     model : Module
-        Called with a tensor, with a dictionary's entries as keywords, or with a tuple's as arguments.
+        Called with a tensor, with a dictionary's entries as keywords, or with a tuple's entries as arguments.
     forward : callable, optional
-        ``forward(model, inputs)`` returns the logits, for a model that is called in another way or whose
-        output is not the logits themselves.
+        ``forward(model, inputs)`` returns the logits, for a model that is called in another way or whose output is not
+        the logits themselves.
     """
 
     def __init__(self, model: nn.Module, forward: Forward | None = None) -> None:
@@ -120,11 +70,11 @@ class LogitModel(nn.Module):
         self.device = next((p.device for p in model.parameters()), torch.device("cpu"))
 
     def place(self, inputs: Nest) -> Nest:
-        """Move inputs to the model's device, and floating-point ones to its one floating dtype."""
+        """Copy inputs to the model's device, and floating-point ones to its dtype where all its weights share one."""
 
         def move(leaf: Tensor) -> Tensor:
             dtype = self.dtype if leaf.is_floating_point() else None
-            # a copy always: a model that works in place must not change the user's data
+            # Always a copy: a model that works in place must not change the user's data.
             return leaf.to(device=self.device, dtype=dtype, copy=True)
 
         return map_nest(move, inputs)
@@ -165,7 +115,7 @@ def as_logits(output: object) -> Tensor:
 
 @contextmanager
 def evaluation(model: nn.Module) -> Iterator[None]:
-    """Put a model into evaluation mode; every module's own mode is given back."""
+    """Put a model into evaluation mode inside the block; afterwards every module has its own mode again."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -176,10 +126,10 @@ def evaluation(model: nn.Module) -> Iterator[None]:
 
 
 def as_module(model: object) -> nn.Module:
-    """Return a module: the model itself, or a scikit-learn estimator's linear layer."""
+    """Return a module: the model itself, or the linear layer of a scikit-learn estimator."""
     if isinstance(model, nn.Module):
         return model
-    if is_estimator(model):
+    if isinstance(model, BaseEstimator):
         return LinearModel(model)
     raise ModelError(
         f"the model is of type {type(model).__name__}, expected a torch.nn.Module or an estimator; load a state dict "
@@ -190,11 +140,12 @@ def as_module(model: object) -> nn.Module:
 def called_plainly(
     build: Callable[[], nn.Module], samples: Samples, forward: Forward | None
 ) -> Callable[[], nn.Module]:
-    """Return what builds a network as `train` calls it: with the inputs as they are, for logits of two classes or more.
+    """Return a function that builds networks which map the inputs of such samples to two or more logits.
 
-    That is `build` itself, where its networks are so on such samples, and otherwise `build` with an adapter.
+    That is what `train` needs. It is `build` itself where its networks do so on one sample, and otherwise `build` with
+    an adapter (`LogitModel`) around the network.
     """
-    plain = forward is None and plain_input(samples)
+    plain = forward is None and not isinstance(samples.inputs, dict | tuple)
     if plain:
         with torch_seed(0):
             network = build()
@@ -202,11 +153,6 @@ def called_plainly(
             found = network.eval()(LogitModel(network).place(samples.rows([0]).inputs))
         plain = isinstance(found, Tensor) and found.dim() == 2 and found.shape[1] > 1
     return build if plain else lambda: LogitModel(build(), forward)
-
-
-def plain_input(samples: Samples) -> bool:
-    """Return whether the inputs are one tensor, as `train` hands them to a network."""
-    return not isinstance(samples.inputs, dict | tuple)
 
 
 def predict_logits(
@@ -217,11 +163,13 @@ def predict_logits(
     Parameters
     ----------
     model : Module or estimator
-        Its mode is given back as it was.
+        Called in evaluation mode; its own mode is restored.
     data : Samples, tensor, array, nest, Dataset or DataLoader
-        What to predict; labels are ignored.
-    forward, batch_size
-        See `LogitModel`; the samples of one pass.
+        The samples; labels are ignored.
+    forward : callable, optional
+        See `LogitModel`.
+    batch_size : int or None
+        The samples of one pass; None for all at once.
     """
     adapter = LogitModel(as_module(model), forward)
     samples = Samples.read(data, "the samples to predict", labels=False)
@@ -240,7 +188,7 @@ def _called(adapter: LogitModel, samples: Samples) -> Tensor:
         logits: Tensor = adapter(adapter.place(samples.inputs)).cpu()
     except (ForsakenError, torch.OutOfMemoryError):
         raise
-    except Exception as error:  # a model of the user's may raise anything
+    except _CALL_ERRORS as error:
         kinds = ", ".join(sorted({str(leaf.dtype) for leaf in leaves(samples.inputs)}))
         raise ModelError(
             f"the model cannot take samples of shape {shape_of(samples.inputs)} ({kinds}): {told(error)}; give what it "
@@ -250,10 +198,10 @@ def _called(adapter: LogitModel, samples: Samples) -> Tensor:
 
 
 def told(error: BaseException) -> str:
-    """Say what went wrong without the content of a sample, which the text of a user's own error may quote."""
+    """Describe an error of a user's model without its text, which may quote a sample; torch's own texts do not."""
     frames = traceback.extract_tb(error.__traceback__)
     last = Path(frames[-1].filename) if frames else Path()
-    if last.is_relative_to(_TORCH):  # torch's own words are about shapes and types
+    if last.is_relative_to(_TORCH):
         return str(error)
     return f"{type(error).__name__} at {last.name}, line {frames[-1].lineno if frames else '?'}"
 
@@ -274,3 +222,55 @@ def accuracy(model: object, data: object, *, forward: Forward | None = None) -> 
         raise ModelError("accuracy needs labels; give (inputs, labels)")
     right = predict_logits(model, samples, forward=forward).argmax(1) == samples.labels.cpu()
     return float(right.double().mean())
+
+
+class LinearModel(nn.Module):
+    """A fitted `LogisticRegression` or `LinearSVC` as a linear layer of the estimator's dtype.
+
+    The logits are the estimator's decision values. With two classes there is a single decision value z, and the logits
+    are (-z/2, z/2), so that their softmax is the logistic function of z. For logistic regression that is
+    `predict_proba`. A support vector machine has no posterior of its own: here it is the softmax of its decision values
+    (one against the rest where there are many classes).
+    """
+
+    def __init__(self, estimator: Any) -> None:
+        super().__init__()
+        if not isinstance(estimator, _ESTIMATORS):
+            names = ", ".join(kind.__name__ for kind in _ESTIMATORS)
+            raise ModelError(
+                f"{type(estimator).__name__} is not supported (known estimators: {names}); of a pipeline give "
+                "the last step and inputs that the steps before it have transformed"
+            )
+        try:
+            check_is_fitted(estimator)
+        except NotFittedError as error:
+            raise ModelError(f"the {type(estimator).__name__} is not fitted; fit it first") from error
+        coefficients = estimator.coef_
+        dense = coefficients.toarray() if sparse.issparse(coefficients) else np.asarray(coefficients)
+        intercept = np.broadcast_to(np.asarray(estimator.intercept_, dtype=dense.dtype), (len(dense),))
+        self.weight = nn.Parameter(torch.tensor(np.ascontiguousarray(dense)))
+        self.bias = nn.Parameter(torch.tensor(np.array(intercept)), requires_grad=bool(estimator.fit_intercept))
+        self.estimator = estimator
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the decision values (samples x classes, one column for two classes)."""
+        return nn.functional.linear(inputs, self.weight, self.bias)
+
+    def to_estimator(self) -> Any:
+        """Return a copy of the estimator with this layer's weights, in the original's shapes and dtype."""
+        twin = copy.deepcopy(self.estimator)
+        twin.coef_ = self.weight.detach().cpu().numpy().astype(twin.coef_.dtype)
+        if isinstance(twin.intercept_, np.ndarray):
+            twin.intercept_ = self.bias.detach().cpu().numpy().astype(twin.intercept_.dtype)
+        return twin
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> LinearModel:
+        twin = LinearModel(self.estimator)
+        twin.load_state_dict(self.state_dict())
+        memo[id(self)] = twin
+        return twin
+
+
+def as_given(module: nn.Module) -> Any:
+    """Return the model as the user gave it: the estimator behind a `LinearModel`, or the module itself."""
+    return module.to_estimator() if isinstance(module, LinearModel) else module

@@ -1,4 +1,4 @@
-"""The training loop."""
+"""The training loop: one network, one recipe, one seed. `ensemble.train_many` trains many networks alike."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from forsaken.models.augment import Augmenter
 from forsaken.recipe import Recipe
 from forsaken.types import Progress, Tick, silent
 
-_WARM_UP = 0.2  # the share of the steps in which a one-cycle schedule rises
+_WARM_UP = 0.2  # the share of the steps over which a one-cycle schedule rises
 _MOMENTUM = 0.9
-TICK = 20  # steps between two signs of life
+TICK = 20  # steps between two ticks
 
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """How a model came about, and how another one like it is made: the network, the recipe and the device."""
+    """How a model was trained, so that another one like it can be: a function that builds the network, and a recipe."""
 
     build: Callable[[], nn.Module]
     recipe: Recipe
@@ -37,13 +37,13 @@ class Training:
 
 
 class Observer(Protocol):
-    """Sees every step of a training, and changes nothing of it."""
+    """Is called at every step of a training; it must not change anything."""
 
     def before(self, network: nn.Module, rows: Tensor, optimiser: torch.optim.Optimizer) -> None:
-        """Look at the batch `rows` and its gradients, before the weights move."""
+        """Look at the gradients of the batch `rows`, before the weights change."""
 
     def after(self, network: nn.Module, rows: Tensor, optimiser: torch.optim.Optimizer) -> None:
-        """Look at the weights after they have moved."""
+        """Look at the weights after they have changed."""
 
 
 def train(
@@ -63,7 +63,7 @@ def train(
     Parameters
     ----------
     build : callable
-        Returns a new network, whose initial weights follow `seed`, or one to go on with.
+        Returns a new network, whose initial weights follow `seed`, or a trained one to continue with.
     data : Samples
         Inputs and labels; for a language model the labels are sequences too.
     recipe : Recipe
@@ -75,22 +75,21 @@ def train(
     steps : int, optional
         How many steps to take, in place of the recipe's epochs.
     observer : Observer, optional
-        Sees every step.
+        Called before and after every step.
     progress, stage
-        Who is told about the steps, and under which name.
+        Called with a `Tick` under the name `stage` after each epoch, and now and then between.
 
     Returns
     -------
     Module
         In evaluation mode, on `device`.
     """
-    if data.labels is None:
-        raise InputError("training needs labels; give (inputs, labels)")
     place = usable_device(device)
-    inputs, labels = map_nest(lambda leaf: leaf.to(place), data.inputs), data.labels.to(place)
+    inputs, labels = placed(data, place)
     with torch_seed(seed), repeatable(place):
-        network = _laid_out(build().to(place), torch.channels_last if place.type == "cuda" else None)
-        network.train()
+        network = build().to(place).train()
+        if place.type == "cuda":  # convolutions are faster there with the channels last
+            network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         optimiser = optimiser_of([weight for weight in network.parameters() if weight.requires_grad], recipe)
         an_epoch = steps_of(len(data), recipe, network)
         step, steps = 0, recipe.epochs * an_epoch if steps is None else steps
@@ -118,11 +117,19 @@ def train(
             if not bool(torch.isfinite(loss)):
                 raise NonFiniteError(f"the training loss is {loss.item()} in epoch {epoch + 1}; lower the rate")
             progress(Tick(stage, step, steps, f"epoch {epoch + 1} of {epochs}"))
-    return _laid_out(network, torch.contiguous_format).eval()
+    network.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+    return network.eval()
+
+
+def placed(data: Samples, place: torch.device) -> tuple[Nest, Tensor]:
+    """Return the inputs and labels of data on a device."""
+    if data.labels is None:
+        raise InputError("training needs labels; give (inputs, labels)")
+    return map_nest(lambda leaf: leaf.to(place), data.inputs), data.labels.to(place)
 
 
 def steps_of(count: int, recipe: Recipe, network: nn.Module) -> int:
-    """Return how many steps `train` takes for one epoch over `count` samples; the network's layers play a part.
+    """Return how many steps `train` takes for one epoch over `count` samples; batch-norm matters, see `batches_of`.
 
     >>> steps_of(9, Recipe(1, 4, 1e-3), nn.Linear(2, 2)), steps_of(9, Recipe(1, 4, 1e-3), nn.BatchNorm1d(2))
     (3, 2)
@@ -131,7 +138,7 @@ def steps_of(count: int, recipe: Recipe, network: nn.Module) -> int:
 
 
 def usable_device(device: str | torch.device) -> torch.device:
-    """Return a device that is there; "auto" is the first GPU, or the CPU where there is none."""
+    """Return the device, if it can be used; "auto" is the first GPU, or the CPU where there is none."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -142,16 +149,9 @@ def usable_device(device: str | torch.device) -> torch.device:
     return place
 
 
-def _laid_out(network: nn.Module, layout: torch.memory_format | None) -> nn.Module:
-    """Lay out the weights of convolutions in memory; GPUs multiply faster with the channels last."""
-    if layout is not None:
-        network.to(memory_format=layout)  # type: ignore[call-overload]
-    return network
-
-
 def optimiser_of(weights: Sequence[Tensor], recipe: Recipe, *, fused: bool = False) -> torch.optim.Optimizer:
-    """Return the recipe's optimiser of `weights`; fused is faster on a CPU and rounds differently."""
-    # On a GPU one kernel for all weights: small networks there wait for launches, not for arithmetic.
+    """Return the recipe's optimiser of `weights`; `fused` is faster on a CPU and rounds differently."""
+    # One kernel for all weights on a GPU, where small networks wait for kernel launches and not for arithmetic.
     fuse = fused or weights[0].is_cuda or None
     shared = {"lr": recipe.learning_rate, "weight_decay": recipe.weight_decay, "fused": fuse}
     if recipe.optimiser == "sgd":
@@ -160,7 +160,7 @@ def optimiser_of(weights: Sequence[Tensor], recipe: Recipe, *, fused: bool = Fal
 
 
 def rate_at(recipe: Recipe, step: int, steps: int) -> float:
-    """Return the share of the highest rate that a step takes, of `steps` in all."""
+    """Return the factor of the learning rate at a step, of `steps` in all."""
     if recipe.schedule == "constant":
         return 1.0
     top = max(1, round(_WARM_UP * steps))
@@ -173,14 +173,14 @@ def loss_of(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def precision(place: torch.device) -> AbstractContextManager[object]:
-    """Compute matrix products in bfloat16 on a GPU."""
+    """Compute matrix products in bfloat16 inside the block, on a GPU."""
     # On a CPU bfloat16 is slow at best, and on some virtual machines an illegal instruction.
     return torch.autocast("cuda", dtype=torch.bfloat16) if place.type == "cuda" else nullcontext()
 
 
 @contextmanager
 def repeatable(place: torch.device) -> Iterator[None]:
-    """Let cuDNN choose only algorithms that give the same bits each time; its settings are given back."""
+    """Restrict cuDNN to deterministic algorithms inside the block."""
     if place.type != "cuda":
         yield
         return
@@ -194,7 +194,7 @@ def repeatable(place: torch.device) -> Iterator[None]:
 
 
 def batches_of(order: Tensor, size: int, network: nn.Module) -> list[Tensor]:
-    """Cut an order into batches; where batch-norm would be left with a single sample, that one joins the others."""
+    """Cut an order into batches; a last batch of one sample, which batch-norm cannot take, joins the one before."""
     parts = list(torch.split(order, size))
     normed = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in network.modules())
     if normed and len(parts) > 1 and len(parts[-1]) == 1:

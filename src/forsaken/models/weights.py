@@ -1,4 +1,4 @@
-"""The weights of a model as bytes: their fingerprint."""
+"""Comparing the weights of models: a fingerprint, how far they moved, and how many changed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 def fingerprint(model: nn.Module) -> str:
     """Return the SHA-256 of a model's state: names, dtypes, shapes and bytes of parameters and buffers.
 
-    The device plays no role, and neither does the order in which modules were made.
+    It depends neither on the device nor on the order in which modules were created.
 
     >>> a, b = nn.Linear(2, 2), nn.Linear(2, 2)
     >>> b.load_state_dict(a.state_dict()) and fingerprint(a) == fingerprint(b)
@@ -31,7 +31,7 @@ def fingerprint(model: nn.Module) -> str:
 
 
 def drift(old: nn.Module, new: nn.Module) -> float:
-    """Return how far the parameters moved: the norm of the change beside the norm of what they were.
+    """Return how far the parameters moved: the norm of the change divided by the norm of the old parameters.
 
     >>> a, b = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
     >>> _ = a.weight.data.fill_(2.0), b.weight.data.fill_(2.5)

@@ -30,7 +30,7 @@ from forsaken.result import Step
 from forsaken.sets import Sets
 from forsaken.types import Progress, silent
 from forsaken.unlearning.forsaken.mask import Mask
-from forsaken.unlearning.settings import check
+from forsaken.unlearning.settings import check, listed
 
 M = TypeVar("M")
 _OF_THE_CALL = (
@@ -352,17 +352,14 @@ class Unlearner(ABC):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings by name, JSON-ready."""
-        named: list[str] = [each.name for each in fields(self)] if is_dataclass(self) else []
+        """The settings by name, JSON-ready; those inside a group by their flat names."""
 
         def told(value: Any) -> Any:
             if isinstance(value, Unlearner):
                 return {"method": type(value).__qualname__, **value.settings}
-            if is_dataclass(value) and not isinstance(value, type):
-                return asdict(value)
             return getattr(value, "__qualname__", type(value).__name__) if callable(value) else value
 
-        return {name: told(getattr(self, name)) for name in named}
+        return {name: told(value) for name, _, value in listed(self)} if is_dataclass(self) else {}
 
     def needs_reference_labels(self, *, retain: bool, targets: bool) -> bool:  # noqa: ARG002 (for those who need them)
         """Return whether the references' labels are of use, given which of `retain` and `targets` there are."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import Field, field, fields, replace
 from typing import Any
 
@@ -73,14 +73,26 @@ def grouped(owner: type[Any], settings: Mapping[str, Any], flat: Mapping[str, tu
     return values
 
 
-def check(settings: Any, found: Problems, names: Mapping[str, str] | None = None) -> None:
-    """Note every setting of a method, or of a group, that is not what its field says.
+def listed(owner: Any) -> Iterator[tuple[str, Field[Any], Any]]:
+    """Yield name, field and value of each setting of a method; of a class, the defaults.
 
-    `names` are the flat names of a group's entries: messages name a setting as most users write it.
+    The entries of a group go by their flat names (`Unlearner.flat`): so files, messages and lists name them.
     """
-    for each in fields(settings):
-        value, told = getattr(settings, each.name), each.metadata
-        name, kind = (names or {}).get(each.name, each.name), told.get("kind")
+    for each in fields(owner):
+        default: Any = each.default
+        value = getattr(owner, each.name, default)
+        if each.metadata.get("kind") == "group" and isinstance(value, type(default)):
+            names = {entry: name for name, (where, entry) in owner.flat.items() if where == each.name}
+            yield from ((names[entry.name], entry, getattr(value, entry.name)) for entry in fields(value))
+        else:
+            yield each.name, each, value
+
+
+def check(method: Any, found: Problems) -> None:
+    """Note every setting of a method that is not what its field says."""
+    for name, each, value in listed(method):
+        told = each.metadata
+        kind = told.get("kind")
         if value is None and each.default is None:
             continue
         if kind == "number":
@@ -91,26 +103,16 @@ def check(settings: Any, found: Problems, names: Mapping[str, str] | None = None
             found.choice(name, value, told["known"])
         elif kind == "switch" and not isinstance(value, bool):
             found.add(f"{name} is {value!r}, expected True or False")
-        elif kind == "group" and not isinstance(value, type(each.default)):
-            found.add(f"{name} is {value!r}, expected {type(each.default).__name__}(...), or a table of its settings")
         elif kind == "group":
-            check(value, found, {entry: flat for flat, (where, entry) in settings.flat.items() if where == name})
+            found.add(f"{name} is {value!r}, expected {type(each.default).__name__}(...), or a table of its settings")
 
 
-def describe(method: Any, inside: str = "") -> list[dict[str, Any]]:
-    """Return name, default, values and meaning of each setting of a method, JSON-ready.
-
-    The entries of a group are named as TOML writes them: ``schedule.iterations``.
-    """
-    rows: list[dict[str, Any]] = []
-    for each in fields(method):
-        name = f"{inside}{each.name}"
-        if each.metadata.get("kind") == "group":
-            rows += describe(each.default, f"{name}.")
-        else:
-            about = each.metadata.get("about", "")
-            rows.append({"name": name, "default": each.default, "values": _values(each), "about": about})
-    return rows
+def describe(method: type[Any]) -> list[dict[str, Any]]:
+    """Return name, default, values and meaning of each setting of a method, JSON-ready."""
+    return [
+        {"name": name, "default": each.default, "values": _values(each), "about": each.metadata.get("about", "")}
+        for name, each, _ in listed(method)
+    ]
 
 
 def _values(each: Field[Any]) -> str:

@@ -318,7 +318,7 @@ def test_data_and_models_that_cannot_be_learnt(tmp_path: Path) -> None:
     inputs, labels = world().sets["train"]
     for content, words in (
         (table(inputs), "the training data have no labels"),
-        (table(inputs, labels + 1), "labels of train run from 1 to 4, but the model's 4 classes are 0 to 3"),
+        (table(inputs, labels + 1), "labels of train are none of the model's 4 classes, expected 0 to 3"),
     ):
         pq.write_table(content, folder / "train.parquet")
         with pytest.raises(InputError, match=words):
@@ -769,7 +769,7 @@ def test_an_extension_that_does_not_fit(tmp_path: Path) -> None:
     inputs, labels = (np.concatenate(pair) for pair in zip(world().sets["train"], world().sets["test"], strict=True))
     pq.write_table(table(inputs, labels), folder / "train.parquet")
     refused(SettingsError, r"\[audit\] recipe is missing", references={})
-    refused(SettingsError, r"\[data\] train is missing", references={}, data={"train": None})
+    refused(InputError, r"\[data\] names no train", references={}, data={"train": None})
     refused(SettingsError, r"has no table \[references\]; add one")
     assert (folder / TABLE).read_bytes() == before
     assert extend(job)["added"] == 80

@@ -123,7 +123,7 @@ def test_bad_files_of_ids(folder: Path, content: bytes, kind: type[Exception], w
 def test_ids_that_are_no_row_numbers_are_counted_and_not_quoted(folder: Path, id_: str) -> None:
     with pytest.raises(InputError) as found:
         reader(folder, forget={"of": "train", "ids": ["3", id_]}).given("forget")
-    assert "1 of 2 ids are no row numbers of train (first: number 2 of the list), expected 0 to 19" in str(found.value)
+    assert "1 of 2 ids are not among the row numbers of train, 0 to 19 (first: number 2 of" in str(found.value)
     assert "name it: id =" in str(found.value)
     assert MARKER not in str(found.value)
 

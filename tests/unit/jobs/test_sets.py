@@ -93,7 +93,7 @@ def test_test_rows_that_serve_as_references_are_no_test(folder: Path) -> None:
     assert found.test is not None
     assert found.reference is not None
     assert (len(found.test), len(found.reference)) == (50, 30)
-    assert "30 test samples are also given to the method" in found.notes[-1]
+    assert "30 of 80 test samples are also given to the method" in found.notes[-1]
     used, left = (set(map(tuple, part.inputs.tolist())) for part in (found.reference, found.test))  # type: ignore[union-attr]
     assert not used & left
 
@@ -104,7 +104,7 @@ def test_forgotten_records_in_the_test_are_no_test(folder: Path) -> None:
     found = read(folder)
     assert found.test is not None
     assert len(found.test) == 80
-    assert "12 test samples are also given to the method" in found.notes[-1]
+    assert "12 of 92 test samples are also given to the method" in found.notes[-1]
 
 
 @pytest.mark.parametrize("part", ["test", "reference"])
@@ -132,7 +132,7 @@ def test_features_are_known_by_name_and_not_by_place(folder: Path) -> None:
 
 
 def test_a_test_of_nothing_else_is_refused(folder: Path) -> None:
-    with pytest.raises(InputError, match="every test sample is also a forget, reference or retain sample"):
+    with pytest.raises(InputError, match="every test sample is also given to the method"):
         read(folder, data={"test": "reference.parquet"})
 
 
@@ -179,7 +179,7 @@ def test_names_of_some_classes_only_are_refused(folder: Path) -> None:
     numbers = world().sets["test"][1]
     some = np.flatnonzero(numbers != 1)
     labels(folder, "test", NAMES[numbers[some]], some)
-    with pytest.raises(InputError, match=r"labels of test are names.*use class numbers"):
+    with pytest.raises(InputError, match=r"59 of 59 labels of test are none of .*use class numbers"):
         read(folder, data={"train": None})
 
 
@@ -198,7 +198,7 @@ def test_references_may_have_classes_of_their_own(folder: Path, given: Any) -> N
 def test_labels_out_of_range(folder: Path, part: str) -> None:
     inputs, numbers = world().sets["test"]
     pq.write_table(table(inputs, numbers + 1), folder / "wrong.parquet")
-    words = f"the labels of {part} run from 1 to 4, but the model's 4 classes are 0 to 3"
+    words = f"20 of 80 labels of {part} are none of the model's 4 classes, expected 0 to 3"
     with pytest.raises(InputError, match=words):
         read(folder, data={"test": None, "train": None, part: "wrong.parquet"})
 
@@ -215,7 +215,7 @@ def test_whole_numbers_that_a_classifier_knows_by_other_numbers(folder: Path) ->
     assert found["accuracy_before"] == model.score(test, own[truth])
     assert found["classes"] == ["3", "7", "20", "100"]
     labels(folder, "test", world().sets["test"][1])
-    with pytest.raises(InputError, match="labels of test are not among the model's 4 classes"):
+    with pytest.raises(InputError, match="60 of 80 labels of test are none of the model's 4 classes"):
         read(folder, model={"weights": "model.skops", "factory": None})
 
 

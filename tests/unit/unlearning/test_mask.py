@@ -408,7 +408,7 @@ def test_settings_are_kept_as_json(mask: Mask, tmp_path: Path) -> None:
         about = json.loads(file.metadata()["settings"])
     assert about == dict(mask.settings)
     assert about["penalty_share"] == 0.02
-    assert about["schedule"]["iterations"] == 8
+    assert about["iterations"] == 8
 
 
 # other kinds of models
