@@ -17,7 +17,7 @@ from forsaken._random import checked_seed
 from forsaken.auditing.alarms import like_the_ensemble, no_op, over_forgetting
 from forsaken.auditing.attacks import LEAST_SAMPLES, ShadowModels, white_box
 from forsaken.auditing.ensembles import Ensembles
-from forsaken.auditing.full import Full, check_count
+from forsaken.auditing.full import Full
 from forsaken.auditing.held_out import HeldOut
 from forsaken.auditing.inputs import AuditInputs, Caveat, Train, classes_of, overlaps
 from forsaken.auditing.measurements import BEFORE, RETRAINED
@@ -218,7 +218,6 @@ class _Run:
                 remedy='give what made the model forget: method=forsaken.METHODS["forsaken"](...), with the settings '
                 "that it was run with",
             )
-        check_count(count)
         ensembles = Ensembles(
             inputs,
             {name: inputs.method},

@@ -21,7 +21,7 @@ _UNKNOWN = "Not known: "  # how an alarm begins that could not be told
 
 PROFILES = {
     "quick": "one shadow model's verdict; it can find a failure, and proves little",
-    "standard": "attacks with a few reference models; stronger, and still not sample by sample against retraining",
+    "standard": "attacks with a few shadow models; stronger, and still not sample by sample against retraining",
     "full": "sample by sample against an ensemble of retrained models, the strongest test there is here",
 }
 TOLD_FROM = {
