@@ -148,7 +148,7 @@ def audit(
     )
     held_out = _held_out(references, chosen, sets) if profile == "full" else None
     with reporter(progress) as told:
-        run = _Run(inputs, told, inputs.device if device is None else device)
+        run = _AuditRun(inputs, told, inputs.device if device is None else device)
         if profile == "standard":
             run.standard(SHADOWS if models is None else models)
         elif profile == "full":
@@ -158,7 +158,7 @@ def audit(
 
 
 @dataclass
-class _Run:
+class _AuditRun:
     """An audit in progress: each part adds what it found, and `audit` puts everything together."""
 
     inputs: AuditInputs
