@@ -7,6 +7,7 @@ standard parent, so ``except ValueError`` works for callers who do not import th
 
 from __future__ import annotations
 
+import copy
 import difflib
 from collections.abc import Iterable, Sequence
 from typing import Self
@@ -76,8 +77,7 @@ class ForsakenError(Exception):
         >>> str(ForsakenError("there are no retain samples", remedy="give retain=").at(remedy="name [data] retain"))
         'there are no retain samples; name [data] retain'
         """
-        other = self.__class__.__new__(self.__class__, *self.args)  # the constructors of subclasses differ
-        other.__dict__.update(self.__dict__)
+        other = copy.copy(self)
         other.__cause__, other.__traceback__ = self.__cause__, self.__traceback__
         if field is not None:
             other.problem, other.field = (

@@ -39,7 +39,7 @@ from job_folders import write_world as write
 from sklearn.linear_model import LogisticRegression
 
 from forsaken.errors import ModelError
-from forsaken.jobs.formats import Checkpoint, ProgramFile
+from forsaken.jobs.formats import ProgramFile
 
 ROOT = "archive/"
 MODEL = ROOT + "models/model.json"
@@ -623,7 +623,7 @@ def test_a_program_that_would_run_code(tmp_path: Path, name: str) -> None:
     goal, path = tmp_path / "exploded", tmp_path / "model.pt2"
     path.write_bytes(hostile(name, goal))
     with pytest.raises(ModelError, match=r"model\.pt2") as found:
-        ProgramFile(Checkpoint(path)).model(torch.zeros(5, 12))
+        ProgramFile(path).model(torch.zeros(5, 12))
     assert not goal.exists(), "the code in the file ran"
     assert "could run code" in str(found.value) or "cannot be read as an exported program" in str(found.value)
 
@@ -639,7 +639,7 @@ def test_a_plain_program_is_opened(tmp_path: Path) -> None:
     """Otherwise the tests above would show nothing."""
     path = tmp_path / "model.pt2"
     path.write_bytes(rezip(unzip(program())))
-    assert ProgramFile(Checkpoint(path)).model(torch.zeros(7, 12)).shape == (7, CLASSES)
+    assert ProgramFile(path).model(torch.zeros(7, 12)).shape == (7, CLASSES)
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -658,7 +658,7 @@ def test_a_member_that_is_there_twice(tmp_path: Path, member: str, first: bool) 
     both = double + list(members.items()) if first else list(members.items()) + double
     path.write_bytes(rezip(both))
     with pytest.raises(ModelError, match=r"model\.pt2"):
-        ProgramFile(Checkpoint(path)).model(torch.zeros(5, 12))
+        ProgramFile(path).model(torch.zeros(5, 12))
     assert not goal.exists()
 
 
@@ -670,7 +670,7 @@ def test_members_that_differ_by_case_only(tmp_path: Path) -> None:
     by_size(members, read, goal)
     path.write_bytes(rezip([(MODEL.replace("model.json", "MODEL.json"), json.dumps(read).encode()), *members.items()]))
     with pytest.raises(ModelError, match=r"model\.pt2"):
-        ProgramFile(Checkpoint(path)).model(torch.zeros(5, 12))
+        ProgramFile(path).model(torch.zeros(5, 12))
     assert not goal.exists()
 
 
@@ -679,7 +679,7 @@ def test_an_archive_behind_another_one(tmp_path: Path) -> None:
     goal, path = tmp_path / "exploded", tmp_path / "model.pt2"
     path.write_bytes(hostile("opaque_object_that_is_called_a_version", goal) + program())
     with contextlib.suppress(ModelError):
-        ProgramFile(Checkpoint(path)).model(torch.zeros(5, 12))
+        ProgramFile(path).model(torch.zeros(5, 12))
     assert not goal.exists()
 
 
@@ -693,7 +693,7 @@ def test_a_member_that_says_another_name_in_front(tmp_path: Path) -> None:
     with zipfile.ZipFile(path) as archive, pytest.raises(zipfile.BadZipFile):
         archive.read(ROOT + "data/constants/tensor_9")
     with contextlib.suppress(ModelError):
-        ProgramFile(Checkpoint(path)).model(torch.zeros(5, 12))
+        ProgramFile(path).model(torch.zeros(5, 12))
     assert not goal.exists()
 
 
@@ -705,7 +705,7 @@ def test_a_size_that_takes_for_ever_is_refused(tmp_path: Path) -> None:
     read["graph_module"]["graph"]["tensor_values"]["input"]["sizes"][0] = evil
     path.write_bytes(rezip(members | {MODEL: json.dumps(read).encode()}))
     with pytest.raises(ModelError, match=r"could run code|cannot be read"):
-        ProgramFile(Checkpoint(path))
+        ProgramFile(path)
 
 
 # --- what nobody may read --------------------------------------------------------------------------------------------

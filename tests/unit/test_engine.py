@@ -1,13 +1,15 @@
-"""Fan-out in this process, and what is refused before any engine starts."""
+"""Fan-out in this process, what is refused before any engine starts, and errors that travel between processes."""
 
 from __future__ import annotations
 
+import copy
+import pickle
 import sys
 
 import pytest
 
 from forsaken.engine import check_engine, fan_out
-from forsaken.errors import SettingsError, UnknownNameError
+from forsaken.errors import DataNotFoundError, ForsakenError, OverlapError, SettingsError, UnknownNameError
 from forsaken.types import Tick
 
 
@@ -76,3 +78,21 @@ def test_without_ray_the_remedy_is_told(monkeypatch) -> None:
 def test_no_workers_are_refused() -> None:
     with pytest.raises(SettingsError, match="workers is 0, expected a whole number >= 1"):
         fan_out(square, [1], workers=0)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OverlapError("two rows", rows=[4, 7], field="retain", remedy="leave them out"),
+        UnknownNameError("colour", "bleu", ["blue"]),
+        DataNotFoundError("no file"),
+        SettingsError.of("Recipe", [SettingsError(field="epochs", value=0, expected="a number > 0")]),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_survives_a_copy_and_another_process(error: ForsakenError) -> None:
+    error.add_note("a note")
+    for twin in (copy.copy(error), pickle.loads(pickle.dumps(error)), error.at()):
+        assert type(twin) is type(error)
+        assert (str(twin), twin.args) == (str(error), error.args)
+        assert {k: str(v) for k, v in vars(twin).items()} == {k: str(v) for k, v in vars(error).items()}

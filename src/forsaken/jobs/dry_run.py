@@ -49,6 +49,20 @@ ADVICE = {
     ),
 }
 
+# Of a set that is not named: what it is for, what can serve, how to write it in [data], and what happens without it.
+_RETAIN = (
+    "some training samples show which weights must not move",
+    "1 % of the training data, without the records to forget",
+    'retain = { of = "train", count = 50 }    # with train = "..."',
+    "the references stand in for them",
+)
+_TEST = (
+    "the accuracy before and after is measured on it",
+    "labelled samples that the model was not trained on",
+    'test = "test.parquet"',
+    "the report says nothing about the accuracy",
+)
+
 
 def dry_run(job: Job, progress: Progress = silent) -> dict[str, Any]:
     """Read everything, try a few iterations, and return what a run would be like. Nothing is written.
@@ -150,46 +164,27 @@ def _tried(ready: Prepared, method: Any, reading: float, progress: Progress) -> 
 
 def _missing(ready: Prepared, target: str) -> list[dict[str, Any]]:
     """Return the sets that the job does not name: what each is for, what can serve, and what happens without it."""
-    sets = ready.sets
-    found: list[dict[str, Any]] = []
-
-    def add(name: str, needed: bool, why: str, what_can_serve: str, example: str, otherwise: str) -> None:
-        words = {"why": why, "what_can_serve": what_can_serve, "example": example, "otherwise": otherwise}
-        found.append({"set": name, "needed": needed, **words})
-
+    sets, found = ready.sets, []
     if sets.reference is None:
         needed = target in ("class-mean", "corrected")
         compared = "with test samples, which may be unlike them" if sets.test is not None else "with nothing"
-        add(
-            "reference",
-            needed,
-            "the forgotten samples are moved to where such samples are"
-            if needed
-            else f"without reference samples the forgotten ones are compared {compared}",
-            *ADVICE[str(getattr(sets.rows["forget"].content, "kind", "features"))],
-            "the table of references is enough to forget by"
-            if target == OUT_OF_FOLD
-            else 'target = "uniform" in [method] needs none, and claims less',
+        why = f"without reference samples the forgotten ones are compared {compared}"
+        otherwise = 'target = "uniform" in [method] needs none, and claims less'
+        found.append(
+            (
+                "reference",
+                needed,
+                "the forgotten samples are moved to where such samples are" if needed else why,
+                *ADVICE[str(getattr(sets.rows["forget"].content, "kind", "features"))],
+                "the table of references is enough to forget by" if target == OUT_OF_FOLD else otherwise,
+            )
         )
     if sets.retain is None:
-        add(
-            "retain",
-            False,
-            "some training samples show which weights must not move",
-            "1 % of the training data, without the records to forget",
-            'retain = { of = "train", count = 50 }    # with train = "..."',
-            "the references stand in for them",
-        )
+        found.append(("retain", False, *_RETAIN))
     if ready.test_labels is None:
-        add(
-            "test",
-            False,
-            "the accuracy before and after is measured on it",
-            "labelled samples that the model was not trained on",
-            'test = "test.parquet"',
-            "the report says nothing about the accuracy",
-        )
-    return found
+        found.append(("test", False, *_TEST))
+    names = ("set", "needed", "why", "what_can_serve", "example", "otherwise")
+    return [dict(zip(names, each, strict=True)) for each in found]
 
 
 def _trainable(ready: Prepared) -> list[nn.Parameter]:

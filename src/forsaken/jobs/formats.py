@@ -1,4 +1,8 @@
-"""Models of the user, read from a file: what is unlearned, how it takes records, and how it is written back."""
+"""Models of the user, read from a file: what is unlearned, how it takes records, and how it is written back.
+
+No format unpickles anything but tensors, and none runs code that comes with a file. There is one class for each kind of
+file: named tensors with a factory, exported programs, scikit-learn estimators, and Hugging Face folders.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,8 @@ import json
 import logging
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,28 +30,16 @@ from forsaken.data.records import Records
 from forsaken.errors import DataNotFoundError, InputError, ModelError, SettingsError
 from forsaken.jobs.archive import checked_archive
 from forsaken.jobs.code import call, find
-from forsaken.jobs.configuration import Job
+from forsaken.jobs.configuration import Job, ModelSettings
 from forsaken.models.logits import Forward, LinearModel
 
-
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """What a job file says of the model.
-
-    Attributes
-    ----------
-    weights : Path
-        The file or folder.
-    factory, arguments
-        Builds the network that weights alone do not describe.
-    trusted : tuple of str
-        Types that skops may load beyond its own list.
-    """
-
-    weights: Path
-    factory: Any = None
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    trusted: tuple[str, ...] = ()
+SAFETENSORS, STATE_DICT, PROGRAM, SKOPS = (".safetensors",), (".pt", ".pth"), (".pt2",), (".skops",)
+_HALF = (torch.float16, torch.bfloat16)
+_FEW = 4  # names that an error message lists
+_CONFIG = "config.json"  # of a Hugging Face folder, as are the next three
+_WEIGHTS = (".safetensors", ".safetensors.index.json")
+_TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json")
+_BESIDES = ("*.json", "*.txt", "*.model")  # tokenizers and notes; weights are written anew
 
 
 class Format(ABC):
@@ -71,10 +63,6 @@ class Format(ABC):
     classes: Any = None
 
     @abstractmethod
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        """Read the model."""
-
-    @abstractmethod
     def write(self, model: Any, goal: Path) -> None:
         """Write a model of this kind to `goal` as the original was written."""
 
@@ -83,19 +71,34 @@ class Format(ABC):
         return None
 
 
-SAFETENSORS, STATE_DICT = (".safetensors",), (".pt", ".pth")
-_FEW = 4  # names that an error message lists
+@contextmanager
+def _reading(path: Path, what: str, expected: str, *, detail: bool = False) -> Iterator[None]:
+    """Raise a `ModelError` for whatever a damaged or hostile file makes a reader raise; `detail` adds its words."""
+    try:
+        yield
+    except ModelError:
+        raise
+    except Exception as error:
+        words = str(error).strip().splitlines()
+        reason = f"{type(error).__name__}{f': {words[0][:200]}' if detail and words else ''}"
+        raise ModelError(f"{path} cannot be read as {what} ({reason})", expected=expected) from error
 
 
 class TensorFile(Format):
     """A network that a factory builds, with weights from a file of named tensors."""
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        path = checkpoint.weights
-        self.name = "safetensors" if path.suffix.lower() in SAFETENSORS else "torch state dict"
+    def __init__(self, path: Path, factory: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
         self._about: dict[str, str] | None = None
-        tensors = self._read(path)
-        model = call(checkpoint.factory, "[model] factory", **checkpoint.arguments)
+        if path.suffix.lower() in SAFETENSORS:
+            self.name = "safetensors"
+            wrote = "a file that safetensors.torch.save_file wrote: is it complete?"
+            with _reading(path, "safetensors", wrote, detail=True), safetensors.safe_open(path, framework="pt") as file:
+                self._about = file.metadata()
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+        else:
+            self.name = "torch state dict"
+            tensors = _read_state_dict(path)
+        model = call(factory, "[model] factory", **arguments)
         if not isinstance(model, nn.Module):
             raise ModelError(
                 f"[model] factory returned {type(model).__name__}, expected a torch.nn.Module; return the network"
@@ -120,37 +123,20 @@ class TensorFile(Format):
         else:
             torch.save(tensors, goal)
 
-    def _read(self, path: Path) -> dict[str, Tensor]:
-        if self.name == "safetensors":
-            return self._read_safetensors(path)
-        return read_state_dict(path)
 
-    def _read_safetensors(self, path: Path) -> dict[str, Tensor]:
-        try:
-            with safetensors.safe_open(path, framework="pt") as file:
-                self._about = file.metadata()
-                return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-        except (safetensors.SafetensorError, OSError, ValueError, RuntimeError) as error:
-            raise ModelError(
-                f"{path} cannot be read as safetensors ({_first_line(error)}); expected a file that "
-                "safetensors.torch.save_file wrote: is it complete?"
-            ) from error
-
-
-def read_state_dict(path: Path) -> dict[str, Tensor]:
+def _read_state_dict(path: Path) -> dict[str, Tensor]:
     """Read a state dict without unpickling anything but tensors."""
+    wrote = "a file that torch.save(model.state_dict(), path) wrote: is it complete?"
     try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # a hostile or damaged file may raise anything
-        if "weights_only" in str(error) or "Weights only" in str(error):
-            raise ModelError(
-                f"{path} holds more than tensors, so opening it could run code, and it was not opened; where you trust "
-                "its source, save the weights alone with safetensors.torch.save_file(model.state_dict(), path)"
-            ) from None
+        with _reading(path, "a state dict", wrote):
+            found = torch.load(path, map_location="cpu", weights_only=True)
+    except ModelError as error:
+        if "weights_only" not in str(error.__cause__) and "Weights only" not in str(error.__cause__):
+            raise
         raise ModelError(
-            f"{path} cannot be read as a state dict ({type(error).__name__}); expected a file that "
-            "torch.save(model.state_dict(), path) wrote: is it complete?"
-        ) from error
+            f"{path} holds more than tensors, so opening it could run code, and it was not opened; where you trust "
+            "its source, save the weights alone with safetensors.torch.save_file(model.state_dict(), path)"
+        ) from None
     if not isinstance(found, Mapping) or not found or not all(isinstance(each, Tensor) for each in found.values()):
         keys = ", ".join(repr(key) for key in list(found)[:_FEW]) if isinstance(found, Mapping) else ""
         raise ModelError(
@@ -201,14 +187,6 @@ def _some(what: str, names: list[str]) -> str:
     return f"{what}: {', '.join(names[:_FEW])}{more}"
 
 
-def _first_line(error: Exception) -> str:
-    text = str(error).strip().splitlines()
-    return text[0][:200] if text else type(error).__name__
-
-
-PROGRAM = (".pt2",)
-
-
 class ExportedModule(nn.Module):
     """An exported program as a module. Its mode was fixed when it was exported: `train` and `eval` change nothing."""
 
@@ -227,34 +205,36 @@ class ExportedModule(nn.Module):
         return self
 
 
+_EXPORTED = (
+    f"a file that torch.export.save wrote with a torch no newer than this one ({torch.__version__}): is it complete?"
+)
+
+
 class ProgramFile(Format):
     """A program that `torch.export.save` wrote, for any number of samples."""
 
     name = "torch.export"
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        path = checkpoint.weights
+    def __init__(self, path: Path) -> None:
+        self._path = path
         try:
             content = path.read_bytes()
         except OSError as error:
             raise ModelError(f"cannot read {path}: {error.strerror}; check the path") from error
         self._bytes = checked_archive(content, path)
-        program = self._load(path)
+        program = self._load()
         if not any(parameter.requires_grad for parameter in program.parameters()):
             raise ModelError(
                 f"the program {path} has no parameters that can be changed: they were made constants; export the "
                 "trained module itself, with torch.export.export(model, ...)"
             )
         _refuse_fixed_batch(program, path)
-        try:
+        with _reading(path, "an exported program", _EXPORTED):
             self.model = ExportedModule(program)
-        except Exception as error:  # what torch makes of a program that it cannot turn back
-            raise _unreadable(path, error) from error
-        self._path = path
 
     def write(self, model: Any, goal: Path) -> None:
         """Write the same program with the new weights."""
-        program = self._load(self._path)
+        program = self._load()
         new = model.program.state_dict()
         with torch.no_grad():
             for name, tensor in program.state_dict.items():
@@ -262,15 +242,14 @@ class ProgramFile(Format):
                     tensor.copy_(new[name])
         torch.export.save(program, goal)
 
-    def _load(self, path: Path) -> Any:
-        told = logging.getLogger("torch.export")
-        before, told.disabled = told.disabled, True  # it would print a traceback over a damaged file
+    def _load(self) -> Any:
+        log = logging.getLogger("torch.export")
+        before, log.disabled = log.disabled, True  # it would print a traceback over a damaged file
         try:
-            return torch.export.load(io.BytesIO(self._bytes))
-        except Exception as error:  # a damaged file may raise anything
-            raise _unreadable(path, error) from error
+            with _reading(self._path, "an exported program", _EXPORTED):
+                return torch.export.load(io.BytesIO(self._bytes))
         finally:
-            told.disabled = before
+            log.disabled = before
 
 
 def _refuse_fixed_batch(program: Any, path: Path) -> None:
@@ -287,44 +266,26 @@ def _refuse_fixed_batch(program: Any, path: Path) -> None:
             return
 
 
-def _unreadable(path: Path, error: Exception) -> ModelError:
-    return ModelError(
-        f"{path} cannot be read as an exported program ({type(error).__name__}); expected a file that "
-        f"torch.export.save wrote with a torch no newer than this one ({torch.__version__}): is it complete?"
-    )
-
-
-SKOPS = (".skops",)
-
-
 class EstimatorFile(Format):
     """An estimator; of a pipeline the last step is unlearned, and the steps before it prepare the records."""
 
     name = "skops"
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        self._whole = _read(checkpoint.weights, checkpoint.trusted)
-        try:
-            self._take_apart(checkpoint.weights)
-        except (TypeError, ValueError, RuntimeError, AttributeError, IndexError) as error:
-            if isinstance(error, ModelError):
-                raise
-            raise ModelError(
-                f"{checkpoint.weights} holds an estimator whose parts do not fit together; save the fitted one again"
-            ) from error
-
-    def _take_apart(self, path: Path) -> None:
-        pipeline = isinstance(self._whole, Pipeline)
-        if pipeline and len(self._whole) == 0:
-            raise ModelError(f"{path} holds an empty pipeline; save the fitted one")
-        self._steps = self._whole[:-1] if pipeline and len(self._whole) > 1 else None
-        self.model = self._whole[-1] if pipeline else self._whole
-        if not isinstance(self.model, BaseEstimator):
-            raise ModelError(f"{path} holds a {type(self.model).__name__}, expected a fitted scikit-learn classifier")
-        weight = LinearModel(self.model).weight  # says what is wrong with an estimator that cannot be unlearned
-        self.classes = np.asarray(self.model.classes_)
-        if self.classes.shape != (max(2, len(weight)),):
-            raise ValueError("classes")
+    def __init__(self, path: Path, trusted: Sequence[str] = ()) -> None:
+        self._whole = _read_skops(path, trusted)
+        with _reading(path, "a fitted classifier", "parts that fit together: save the fitted one again"):
+            pipeline = isinstance(self._whole, Pipeline)
+            if pipeline and len(self._whole) == 0:
+                raise ModelError(f"{path} holds an empty pipeline; save the fitted one")
+            self._steps = self._whole[:-1] if pipeline and len(self._whole) > 1 else None
+            self.model = self._whole[-1] if pipeline else self._whole
+            if not isinstance(self.model, BaseEstimator):
+                kind = type(self.model).__name__
+                raise ModelError(f"{path} holds a {kind}, expected a fitted scikit-learn classifier")
+            weight = LinearModel(self.model).weight  # says what is wrong with an estimator that cannot be unlearned
+            self.classes = np.asarray(self.model.classes_)
+            if self.classes.shape != (max(2, len(weight)),):
+                raise ModelError(f"{path} holds an estimator whose classes do not fit its weights; save it again")
 
     def write(self, model: Any, goal: Path) -> None:
         """Write the estimator, in its pipeline where it came in one."""
@@ -355,36 +316,19 @@ class EstimatorFile(Format):
             ) from None
 
 
-def _read(path: Path, trusted: tuple[str, ...]) -> Any:
+def _read_skops(path: Path, trusted: Sequence[str]) -> Any:
     import skops.io  # noqa: PLC0415
 
-    try:
+    wrote = "one that skops.io.dump(estimator, path) wrote with a scikit-learn of this version: is it complete?"
+    with _reading(path, "a skops file", wrote):
         unknown = [name for name in skops.io.get_untrusted_types(file=path) if name not in trusted]
-    except Exception as error:  # a hostile or damaged file may raise anything
-        raise _damaged(path, error) from error
-    if unknown:
-        names = ", ".join(repr(name) for name in unknown[:5])
-        raise ModelError(
-            f"{path} holds types that skops does not trust, so it was not opened: {names}; where you trust them, name "
-            f"them in the job file: trusted = [{names}]"
-        )
-    try:
-        return skops.io.load(path, trusted=list(trusted))
-    except Exception as error:  # a damaged file may raise anything
-        raise _damaged(path, error) from error
-
-
-def _damaged(path: Path, error: Exception) -> ModelError:
-    return ModelError(
-        f"{path} cannot be read as a skops file ({type(error).__name__}); expected one that "
-        "skops.io.dump(estimator, path) wrote with a scikit-learn of this version: is it complete?"
+        if not unknown:
+            return skops.io.load(path, trusted=list(trusted))
+    names = ", ".join(repr(name) for name in unknown[:5])
+    raise ModelError(
+        f"{path} holds types that skops does not trust, so it was not opened: {names}; where you trust them, name them "
+        f"in the job file: trusted = [{names}]"
     )
-
-
-_CONFIG = "config.json"
-_WEIGHTS = (".safetensors", ".safetensors.index.json")
-_TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json")
-_BESIDES = ("*.json", "*.txt", "*.model")  # tokenizers and notes; weights are written anew
 
 
 class HuggingFaceFolder(Format):
@@ -392,8 +336,7 @@ class HuggingFaceFolder(Format):
 
     name = "hugging face folder"
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        folder = checkpoint.weights
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
         if not (folder / _CONFIG).is_file():
             raise ModelError(f"{folder} has no {_CONFIG}, expected a folder that model.save_pretrained wrote")
@@ -404,17 +347,12 @@ class HuggingFaceFolder(Format):
             )
         _refuse_code(folder)
         transformers = _library()
-        try:
-            self.model, told = transformers.AutoModelForSequenceClassification.from_pretrained(
+        wrote = "a folder that model.save_pretrained wrote"
+        with _reading(folder, "a sequence-classification model", wrote, detail=True):
+            self.model, found = transformers.AutoModelForSequenceClassification.from_pretrained(
                 folder, local_files_only=True, use_safetensors=True, trust_remote_code=False, output_loading_info=True
             )
-        except Exception as error:  # a damaged folder may raise anything
-            text = str(error).strip().splitlines()
-            raise ModelError(
-                f"{folder} cannot be read as a sequence-classification model ({type(error).__name__}"
-                f"{f': {text[0][:200]}' if text else ''}); expected a folder that model.save_pretrained wrote"
-            ) from error
-        absent = sorted(str(name) for name in (*told["missing_keys"], *told["mismatched_keys"]))
+        absent = sorted(str(name) for name in (*found["missing_keys"], *found["mismatched_keys"]))
         if absent:
             raise ModelError(
                 f"{folder} lacks {len(absent)} of the model's weights ({', '.join(absent[:3])}), which would be made "
@@ -451,16 +389,10 @@ class HuggingFaceFolder(Format):
                 f"{self._folder} has no tokenizer; save it there with tokenizer.save_pretrained(folder), or name a "
                 "function with prepare ="
             )
-        try:
-            tokenizer = _library().AutoTokenizer.from_pretrained(
+        with _reading(self._folder, "a folder with a tokenizer", "what tokenizer.save_pretrained(folder) wrote"):
+            return _library().AutoTokenizer.from_pretrained(
                 self._folder, local_files_only=True, trust_remote_code=False
             )
-        except Exception as error:  # a damaged file may raise anything
-            raise ModelError(
-                f"{self._folder} has no tokenizer that can be read ({type(error).__name__}); save it there with "
-                "tokenizer.save_pretrained(folder), or name a function with prepare ="
-            ) from error
-        return tokenizer
 
     def _positions(self) -> int:
         return int(getattr(self.model.config, "max_position_embeddings", None) or 512)
@@ -488,47 +420,33 @@ def _library() -> Any:
     return transformers
 
 
-FORMATS: dict[tuple[str, ...], type[Format]] = {
-    SAFETENSORS: TensorFile,
-    STATE_DICT: TensorFile,
-    PROGRAM: ProgramFile,
-    SKOPS: EstimatorFile,
-}
-
-_HALF = (torch.float16, torch.bfloat16)
-
-
 def load_model(job: Job, weights: Path | None = None) -> Format:
     """Read the job's model, or one of the same kind from other `weights`, onto the job's device."""
     settings = job.model
     path = job.resolve(settings.weights) if weights is None else weights
     if not path.exists():
         raise DataNotFoundError(f"no weights {path}; check the path, which is relative to the job file")
-    checkpoint = Checkpoint(
-        path,
-        find(settings.factory, "[model] factory") if settings.factory else None,
-        settings.arguments,
-        settings.trusted,
-    )
-    loaded = _kind(path, settings.factory)(checkpoint)
+    loaded = _read(path, settings)
     if settings.forward:
         loaded.forward = find(settings.forward, "[model] forward")
     _place(loaded, settings.device)
     return loaded
 
 
-def _kind(path: Path, factory: str | None) -> type[Format]:
+def _read(path: Path, settings: ModelSettings) -> Format:
+    suffix = path.suffix.lower()
     if path.is_dir():
-        return HuggingFaceFolder
-    for suffixes, kind in FORMATS.items():
-        if path.suffix.lower() in suffixes:
-            if kind is TensorFile and factory is None:
-                raise SettingsError(
-                    f'{path} needs a factory that builds its network: factory = "package.module:function"'
-                )
-            return kind
-    known = ", ".join(suffix for suffixes in FORMATS for suffix in suffixes)
-    raise ModelError(f"{path} ends in {path.suffix!r}, expected {known} or a Hugging Face folder")
+        return HuggingFaceFolder(path)
+    if suffix in PROGRAM:
+        return ProgramFile(path)
+    if suffix in SKOPS:
+        return EstimatorFile(path, settings.trusted)
+    if suffix not in (*SAFETENSORS, *STATE_DICT):
+        known = ", ".join((*SAFETENSORS, *STATE_DICT, *PROGRAM, *SKOPS))
+        raise ModelError(f"{path} ends in {path.suffix!r}, expected {known} or a Hugging Face folder")
+    if settings.factory is None:
+        raise SettingsError(f'{path} needs a factory that builds its network: factory = "package.module:function"')
+    return TensorFile(path, find(settings.factory, "[model] factory"), settings.arguments)
 
 
 def _place(loaded: Format, device: str) -> None:

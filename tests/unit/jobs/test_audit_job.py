@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -282,6 +283,16 @@ def test_labels_that_were_not_learnt_are_a_warning(tmp_path: Path) -> None:
     told = [each for each in audited(job).warnings if "the model before answers only" in each]
     assert len(told) == 1
     assert told[0].startswith("the model before answers only 0 of the 12 records to forget with the labels")
+
+
+def test_remedies_are_in_the_words_of_the_job(tmp_path: Path) -> None:
+    job = finished(tmp_path / "job")
+    found = audited(write_job(job.parent))
+    told = " ".join(found.warnings)
+    assert "name an [oracle]" in told
+    assert "[oracle] retrained" in told
+    assert not re.search(r"\w=", told), told
+    assert json.loads((job.parent / "forgotten" / "audit.json").read_bytes())["warnings"] == list(found.warnings)
 
 
 def test_errors_of_the_audit_are_in_the_words_of_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

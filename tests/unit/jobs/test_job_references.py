@@ -187,7 +187,7 @@ def test_the_table_decides_the_target_and_the_files(tmp_path: Path) -> None:
     assert "references" not in bare.to_dict(), "the hash of a job without references stays what it was"
     job = read_job(write_job(tmp_path, references={}))
     assert method_of(job).settings == Forsaken.out_of_fold(schedule=Schedule(iterations=12)).settings
-    assert method_of(job, iterations=3).settings["schedule"]["iterations"] == 3
+    assert method_of(job, iterations=3).settings["iterations"] == 3
     assert by_references(job)
     assert job.to_dict()["references"]["folds"] == 4
     assert not by_references(read_job(write_job(tmp_path, references={}, method={"target": "uniform"})))

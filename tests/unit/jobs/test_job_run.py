@@ -402,7 +402,7 @@ def test_settings_of_the_method_reach_it(folder: Path) -> None:
     found = run(write_job(folder, method={"iterations": 3, "stop": "none", "parameters": ["2.*"]}))
     assert found["iterations"] == 3
     assert {layer["name"] for layer in found["layers"] if layer["changed"]} <= {"2.weight", "2.bias"}
-    assert found["settings"]["schedule"]["iterations"] == 3
+    assert found["settings"]["iterations"] == 3
     assert found["target"]["target"] == "class-mean"
     assert len(found["history"]) == 3
 

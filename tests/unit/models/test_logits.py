@@ -91,3 +91,17 @@ def test_a_model_that_loses_rows_is_refused() -> None:
 
     with pytest.raises(ModelError, match="1 rows of logits for 3 samples"):
         predict_logits(Short(), torch.ones(3, 2))
+
+
+def test_an_error_of_the_model_does_not_quote_a_sample() -> None:
+    class Quoting(nn.Module):
+        def forward(self, x):
+            raise KeyError(f"unknown token {x.tolist()}")
+
+    with pytest.raises(
+        ModelError, match=r"cannot take samples of shape \(2,\) \(torch.float32\): KeyError at"
+    ) as caught:
+        predict_logits(Quoting(), torch.full((1, 2), 31415.0))
+    assert "31415" not in str(caught.value)
+    with pytest.raises(ModelError, match="mat1 and mat2 shapes cannot be multiplied"):
+        predict_logits(nn.Linear(3, 2), torch.ones(1, 2))
