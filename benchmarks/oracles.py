@@ -36,7 +36,7 @@ from forsaken.bench.trial import prepare
 from forsaken.data.samples import Samples, join
 from forsaken.errors import UndefinedMetricError
 from forsaken.metrics import catastrophic_forgetting_rate, forgetting_rate, separation
-from forsaken.oracles import gradients, signals, white_box
+from forsaken.oracles import signals, white_box
 from forsaken.oracles.base import OracleReport
 from forsaken.provenance import provenance
 
@@ -164,7 +164,7 @@ def identity(name: str) -> str:
     The device is no part of it, since machines share the seeds; the result says which seed was measured where.
     """
     plan = SCENARIOS[name]
-    code = [Path(str(module.__file__)).read_text() for module in (gradients, signals, white_box)]
+    code = [Path(str(module.__file__)).read_text() for module in (signals, white_box)]
     told = [plan.network, plan.recipe, plan.sizes, Forsaken().settings, LAYERS, version("forsaken"), code]
     return sha256(json.dumps([name, *told], default=str).encode()).hexdigest()
 

@@ -17,7 +17,7 @@ from forsaken._random import checked_seed
 from forsaken.auditing.alarms import like_the_ensemble, no_op, over_forgetting
 from forsaken.auditing.attacks import LEAST_SAMPLES, ShadowModels, white_box
 from forsaken.auditing.ensembles import Ensembles
-from forsaken.auditing.full import Full, check_count
+from forsaken.auditing.full import Full
 from forsaken.auditing.held_out import HeldOut
 from forsaken.auditing.inputs import AuditInputs, Caveat, Train, classes_of, overlaps
 from forsaken.auditing.measurements import BEFORE, RETRAINED
@@ -148,7 +148,7 @@ def audit(
     )
     held_out = _held_out(references, chosen, sets) if profile == "full" else None
     with reporter(progress) as told:
-        run = _Run(inputs, told, inputs.device if device is None else device)
+        run = _AuditRun(inputs, told, inputs.device if device is None else device)
         if profile == "standard":
             run.standard(SHADOWS if models is None else models)
         elif profile == "full":
@@ -158,7 +158,7 @@ def audit(
 
 
 @dataclass
-class _Run:
+class _AuditRun:
     """An audit in progress: each part adds what it found, and `audit` puts everything together."""
 
     inputs: AuditInputs
@@ -218,7 +218,6 @@ class _Run:
                 remedy='give what made the model forget: method=forsaken.METHODS["forsaken"](...), with the settings '
                 "that it was run with",
             )
-        check_count(count)
         ensembles = Ensembles(
             inputs,
             {name: inputs.method},

@@ -38,16 +38,6 @@ _PAIRS = "pairs of a sample and a model"
 _LABELS = {"forget": "forgotten samples", "retain": "kept training samples", "test": "test samples"}
 
 
-def check_count(originals: int) -> None:
-    """Refuse so few originals that no number would mean anything."""
-    if originals < _LEAST:
-        raise InputError(
-            f"{originals} originals are too few to tell anything",
-            field="models",
-            remedy=f"train at least {_LEAST}, and {FEW} for a number that others can rely on (models=)",
-        )
-
-
 @dataclass(frozen=True, slots=True)
 class Floors:
     """The floors of U-LiRA and of KLoM by set: N retrained models against N other retrained models.
@@ -96,7 +86,12 @@ class Full:
         self.matrices, self.method, self.seed = matrices, method, seed
         self.count = len(matrices.margins[method]["forget"])
         retrained = len(matrices.margins[RETRAINED]["forget"])
-        check_count(self.count)
+        if self.count < _LEAST:
+            raise InputError(
+                f"{self.count} originals are too few to tell anything",
+                field="models",
+                remedy=f"train at least {_LEAST}, and {FEW} for a number that others can rely on (models=)",
+            )
         if retrained < 2 * self.count:
             raise InputError(
                 f"there are {retrained} retrained models for {self.count} originals; the floor needs twice as many, "

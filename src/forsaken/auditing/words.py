@@ -11,12 +11,13 @@ _WIDE = 0.3  # an interval of an AUC this wide rules nothing out
 _OTHER_KIND = 0.1  # from 0.5: on a retrained model an attack this good tells two kinds of samples apart, not membership
 
 _NOT = {
-    "quick": "That a stronger attack, sample by sample, could not tell them: use the profile standard or full for that",
-    "standard": "That an attacker with many retrained models could not tell the model from one that never saw the "
-    "samples: the profile full tests that",
+    "quick": "That a stronger attack, sample by sample, would fail as well: the profiles standard and full test that",
+    "standard": "That an attacker with many retrained models could not distinguish the model from one that never saw "
+    "the samples: the profile full tests that",
     "full": "That no other attack exists, nor anything about copies of the samples that stayed in the training data, "
     "in older checkpoints or in other models. U-LiRA, KLoM and the score are about models that were trained and "
-    "unlearned like the audited one; of that one itself only its place in the retrained models' band is known",
+    "unlearned like the audited model; about that model itself the audit only shows how many of its samples lie inside "
+    "the retrained models' band",
 }
 
 
@@ -51,7 +52,7 @@ def conclusion(
     if by_name["no-op"].raised:
         shown = f"Nothing was forgotten. {by_name['no-op'].told} {shown}"
     if by_name["over-forgetting"].raised:
-        shown += f" The samples stand out by having been forgotten too well. {by_name['over-forgetting'].told}"
+        shown += f" Too much was forgotten, which makes the samples stand out. {by_name['over-forgetting'].told}"
     return Conclusion(shown=" ".join([shown, *doubts]), not_shown=f"{_NOT[profile]}.")
 
 
@@ -70,7 +71,7 @@ def _quick(known: Mapping[str, Number]) -> str:
         if abs(far) > _OTHER_KIND:
             told += (
                 f" But the model answers {label.value:.0%} of them with the label that was learnt, a retrained one "
-                f"{label.retrained:.0%}: who knows the labels can tell."
+                f"{label.retrained:.0%}: an attacker who knows the labels can use that."
             )
     return told
 
@@ -78,35 +79,35 @@ def _quick(known: Mapping[str, Number]) -> str:
 def _standard(known: Mapping[str, Number]) -> str:
     attack, others = known["rmia_auc"], [known[name] for name in ("lira_auc", "white_box_auc") if name in known]
     told = (
-        f"An attacker with a few shadow models tells the {attack.n // 2} forgotten samples from samples that were "
-        f"never seen with AUC {_told(attack.value)} by RMIA{_range(attack)}, {_told(attack.before)} before"
+        f"An attacker with a few shadow models distinguishes the {attack.n // 2} forgotten samples from samples "
+        f"that were never seen with AUC {_told(attack.value)} by RMIA{_range(attack)}, {_told(attack.before)} before"
         f"{_beside(attack, bracket=False)}"
     )
     labels = {"lira_auc": "LiRA", "white_box_auc": "an attacker who reads the weights"}
     told += "".join(f"; {labels[one.name]} reaches {_told(one.value)}{_range(one)}" for one in others)
-    return f"{told}; 0.5 is a coin. {_verdict([attack, *others])}"
+    return f"{told}; 0.5 is chance. {_verdict([attack, *others])}"
 
 
 def _full(known: Mapping[str, Number]) -> str:
     attack, worst = known["u_lira_auc"], known["u_lira_worst"]
     low, high = attack.floor or (0.5, 0.5)
     told = (
-        f"The strongest attack of this audit (U-LiRA) tells the unlearned models from models that never saw the "
-        f"samples with AUC {_told(attack.value)}; between models that never saw them it reaches {low:.3f} to "
+        f"The strongest attack of this audit (U-LiRA) distinguishes the unlearned models from models that never saw "
+        f"the samples with AUC {_told(attack.value)}; between models that never saw them it reaches {low:.3f} to "
         f"{high:.3f}, and before unlearning {_told(attack.before)}."
     )
     if attack.before is not None and _at_floor(attack.before, attack):
-        return f"{told} Nothing is shown by that: the attack cannot tell the models before unlearning either."
+        return f"{told} That shows nothing: the attack does not work on the models before unlearning either."
     if chance(attack) and worst.value is not None and worst.floor is not None and worst.value > worst.floor[1]:
         return (
-            f"{told} On average that is no better than chance, but the tenth of the samples that is told best is told "
-            f"with AUC {worst.value:.3f}, where retrained models reach {worst.floor[1]:.3f} at most."
+            f"{told} On average that is no better than chance, but on the tenth of the samples where the attack works "
+            f"best it reaches AUC {worst.value:.3f}, and with retrained models at most {worst.floor[1]:.3f}."
         )
     return f"{told} {_verdict([attack])}"
 
 
 def chance(attack: Number) -> bool | None:
-    """Return whether an attack does no better than a coin; None where nothing can be told."""
+    """Return whether an attack does no better than chance; None where that is not known."""
     if attack.value is None or (attack.interval is None and attack.floor is None):
         return None
     if attack.floor is not None:
@@ -125,12 +126,12 @@ def _at_floor(value: float, attack: Number) -> bool:
 def _verdict(attacks: Sequence[Number]) -> str:
     found = [chance(attack) for attack in attacks]
     if False in found:
-        return "That is better than chance: the samples can still be told."
+        return "That is better than chance: the samples can still be recognised as training data."
     if None in found:
-        return "Whether that is better than chance cannot be said; the notes and warnings tell why."
+        return "Whether that is better than chance is not known; the notes and warnings say why."
     widest = max((attack.interval or (0.5, 0.5) for attack in attacks), key=lambda pair: pair[1] - pair[0])
     if attacks[0].floor is None and widest[1] - widest[0] > _WIDE:
-        return "That cannot be told from chance, but with so few samples little could be."
+        return "That is compatible with chance, but with so few samples the intervals are too wide to show much."
     return "That is no better than chance."
 
 

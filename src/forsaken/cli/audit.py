@@ -30,7 +30,7 @@ def audit(
 ) -> None:
     """Measure how well the model of a finished run forgot, and put it into the run's report.
 
-    quick trains nothing; standard attacks with a few reference models; full compares with an ensemble of retrained
+    quick trains nothing; standard attacks with a few shadow models; full compares with an ensemble of retrained
     models, sample by sample. A full audit of networks that was stopped goes on with the models that were finished.
 
     Exit code 0: no alarm, which does not mean that the samples are forgotten: read the numbers; 4: an alarm was raised

@@ -1,15 +1,12 @@
 """Pure functions of arrays: no torch, no files, no prints."""
 
+from forsaken.metrics.arrays import margins
 from forsaken.metrics.forgetting import catastrophic_forgetting_rate, forgetting_rate
-from forsaken.metrics.interval import bootstrap_interval
-from forsaken.metrics.jackknife import jackknife_intervals
+from forsaken.metrics.intervals import bootstrap_interval, jackknife_intervals
 from forsaken.metrics.klom import KlomFloor, klom, klom_floor, klom_summary
-from forsaken.metrics.lira import lira
-from forsaken.metrics.margins import margins
+from forsaken.metrics.membership import lira, rmia
 from forsaken.metrics.neurips import forgetting_epsilon, forgetting_quality, neurips_score
-from forsaken.metrics.rmia import rmia
-from forsaken.metrics.roc import Roc, caught, roc, tpr_at
-from forsaken.metrics.separation import separation
+from forsaken.metrics.roc import Roc, caught, roc, separation, tpr_at
 from forsaken.metrics.ulira import FEW, Floor, ULira, ULiraIntervals, at_floor, u_lira, u_lira_floor, u_lira_intervals
 
 __all__ = [

@@ -11,10 +11,9 @@ from scipy.stats import rankdata
 
 from forsaken._checks import Problems
 from forsaken.metrics.arrays import Floats, check_graded, frozen, matrix, pair
-from forsaken.metrics.jackknife import Interval, jackknife_intervals
-from forsaken.metrics.normals import FLOOR, fit, fit_without_each, log_density
-from forsaken.metrics.roc import Roc, caught, roc, tpr_at
-from forsaken.metrics.separation import separation
+from forsaken.metrics.intervals import Interval, jackknife_intervals
+from forsaken.metrics.membership import fit, fit_without_each, log_density
+from forsaken.metrics.roc import Roc, caught, roc, separation, tpr_at
 
 FEW = 16  # with fewer models a side than this an audit warns
 LEAST = 3  # the standard deviation of what is left without the model under test takes two
@@ -85,18 +84,17 @@ class _Attack(NamedTuple):
     per_sample: Floats
 
 
-def u_lira(unlearned: ArrayLike, retrained: ArrayLike, *, floor: float = FLOOR) -> ULira:
+def u_lira(unlearned: ArrayLike, retrained: ArrayLike) -> ULira:
     """Attack unlearned models with a likelihood ratio for each sample.
 
     For each sample a normal is fitted to the margins of the unlearned models and one to those of the retrained models;
-    the model under test is left out of the fit of its own side. Its score is log N_u(φ) - log N_r(φ).
+    the model under test is left out of the fit of its own side. Its score is log N_u(φ) - log N_r(φ). No standard
+    deviation is taken to be below 0.1.
 
     Parameters
     ----------
     unlearned, retrained : float arrays (models x samples)
         Margins (`margins`) on the same forget samples; at least 3 models each, 16 (`FEW`) for a number to rely on.
-    floor : float
-        No standard deviation is taken to be smaller.
 
     Examples
     --------
@@ -107,10 +105,9 @@ def u_lira(unlearned: ArrayLike, retrained: ArrayLike, *, floor: float = FLOOR) 
     >>> at_floor(u_lira(retrained[:16], retrained[16:]).auc, u_lira_floor(retrained))
     True
     """
-    _check(floor, "u_lira")
     left, right = pair(unlearned, retrained, least=LEAST)
     check_graded(left, right)
-    found = _attack(left, right, floor)
+    found = _attack(left, right)
     curve = roc(found.unlearned.ravel(), found.retrained.ravel())
     rows = found.worst_rows.copy()
     rows.setflags(write=False)
@@ -127,10 +124,8 @@ def u_lira(unlearned: ArrayLike, retrained: ArrayLike, *, floor: float = FLOOR) 
     )
 
 
-def u_lira_intervals(
-    unlearned: ArrayLike, retrained: ArrayLike, *, floor: float = FLOOR, level: float = 0.95
-) -> ULiraIntervals:
-    """Return how far the numbers of `u_lira` would move with other models, on the same samples.
+def u_lira_intervals(unlearned: ArrayLike, retrained: ArrayLike) -> ULiraIntervals:
+    """Return 95 % intervals: how far the numbers of `u_lira` would move with other models, on the same samples.
 
     Each model is left out once, on either side, and the attack is made anew (`jackknife_intervals`, on the logit).
     Resampling the scores of one attack would be too narrow by far: the fits are part of the noise, and the samples of
@@ -141,10 +136,6 @@ def u_lira_intervals(
     ----------
     unlearned, retrained : float arrays (models x samples)
         As in `u_lira`; at least 4 models each.
-    floor : float
-        As in `u_lira`.
-    level : float
-        How often an interval should hold what the number is on average over other models.
 
     Examples
     --------
@@ -153,19 +144,18 @@ def u_lira_intervals(
     >>> low < 0.5 < high < 0.6
     True
     """
-    _check(floor, "u_lira_intervals")
     left, right = pair(unlearned, retrained, least=LEAST + 1)
     check_graded(left, right)
 
     def numbers(mine: Floats, theirs: Floats) -> tuple[float, ...]:
-        found = _attack(mine, theirs, floor)
+        found = _attack(mine, theirs)
         sides = found.unlearned.ravel(), found.retrained.ravel()
         return found.auc, found.worst, caught(*sides, share=0.01), caught(*sides, share=0.001)
 
-    return ULiraIntervals(*jackknife_intervals(numbers, left, right, scale="share", level=level))
+    return ULiraIntervals(*jackknife_intervals(numbers, left, right, scale="share"))
 
 
-def u_lira_floor(retrained: ArrayLike, *, halvings: int = 200, seed: int = 0, floor: float = FLOOR) -> Floor:
+def u_lira_floor(retrained: ArrayLike, *, halvings: int = 200, seed: int = 0) -> Floor:
     """Return where `u_lira` lies when retrained models are attacked as if they were unlearned ones.
 
     2N retrained models are split at random into N against N, `halvings` times: the model is the unit, not the pair. To
@@ -179,8 +169,6 @@ def u_lira_floor(retrained: ArrayLike, *, halvings: int = 200, seed: int = 0, fl
         How many random halvings.
     seed : int
         Of the halvings.
-    floor : float
-        As in `u_lira`.
 
     Examples
     --------
@@ -188,14 +176,17 @@ def u_lira_floor(retrained: ArrayLike, *, halvings: int = 200, seed: int = 0, fl
     >>> found.low < 0.5 < found.high, found.worst_mean > found.mean
     (True, True)
     """
-    _check(floor, "u_lira_floor", halvings=halvings, seed=seed)
+    problems = Problems("u_lira_floor")
+    problems.whole("halvings", halvings, least=1)
+    problems.whole("seed", seed, least=0)
+    problems.report()
     models = matrix(retrained, "retrained", least=2 * LEAST)
     check_graded(models)
     draw, half = np.random.default_rng(seed), len(models) // 2
     areas = np.empty((halvings, 2))
     for row in areas:
         order = draw.permutation(len(models))
-        found = _attack(models[order[:half]], models[order[half : 2 * half]], floor)
+        found = _attack(models[order[:half]], models[order[half : 2 * half]])
         row[:] = found.auc, found.worst
     (low, worst_low), (high, worst_high) = np.percentile(areas, [2.5, 97.5], axis=0).tolist()
     mean, worst_mean = areas.mean(axis=0).tolist()
@@ -214,9 +205,9 @@ def at_floor(auc: float, floor: Floor) -> bool:
     return floor.low <= auc <= floor.high or abs(auc - 0.5) <= NEAR + 1e-9
 
 
-def _attack(left: Floats, right: Floats, floor: float) -> _Attack:
-    mine = log_density(left, *fit_without_each(left, floor)) - log_density(left, *fit(right, floor))
-    theirs = log_density(right, *fit(left, floor)) - log_density(right, *fit_without_each(right, floor))
+def _attack(left: Floats, right: Floats) -> _Attack:
+    mine = log_density(left, *fit_without_each(left)) - log_density(left, *fit(right))
+    theirs = log_density(right, *fit(left)) - log_density(right, *fit_without_each(right))
     each = _areas(mine, theirs)
     worst = np.argsort(-each, kind="stable")[: -(-len(each) // 10)]
     auc = separation(mine.ravel(), theirs.ravel())
@@ -228,11 +219,3 @@ def _areas(positives: Floats, negatives: Floats) -> Floats:
     n, m = len(positives), len(negatives)
     ranks = rankdata(np.concatenate([positives, negatives]), axis=0)
     return np.asarray((ranks[:n].sum(axis=0) - n * (n + 1) / 2) / (n * m), dtype=np.float64)
-
-
-def _check(floor: float, owner: str, *, halvings: int = 1, seed: int = 0) -> None:
-    problems = Problems(owner)
-    problems.number("floor", floor, least=1e-9)
-    problems.whole("halvings", halvings, least=1)
-    problems.whole("seed", seed, least=0)
-    problems.report()

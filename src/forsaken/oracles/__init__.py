@@ -1,4 +1,4 @@
-"""Who seems to be remembered: one file an oracle. HIGHER MEANS MEMBER, for every oracle."""
+"""Membership oracles: was a sample in the training data of a model? Higher scores mean member, for every oracle."""
 
 from forsaken.oracles.base import OracleReport
 from forsaken.oracles.shadow import ShadowOracle

@@ -1,4 +1,4 @@
-"""What every oracle is: a score a sample, a threshold, and verdicts made of both. HIGHER MEANS MEMBER."""
+"""The interface of every membership oracle: a score for each sample, and a threshold. HIGHER MEANS MEMBER."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class OracleReport:
 
 
 class Oracle(ABC):
-    """Who seems to be remembered. Subclasses learn what a member looks like, and implement `score`."""
+    """Judges which samples a model was trained on. Subclasses learn how members differ, and implement `score`."""
 
     threshold: ClassVar[float] = 0.5
 
@@ -58,7 +58,7 @@ class Oracle(ABC):
     def evaluate(
         self, model: object, *, members: object, nonmembers: object, forward: Forward | None = None
     ) -> OracleReport:
-        """Judge the oracle on samples of which the truth is known, and which it was not fitted on."""
+        """Evaluate the oracle on known members and non-members that it was not fitted on."""
         inside = self.is_member(model, members, forward=forward)
         outside = self.is_member(model, nonmembers, forward=forward)
         return OracleReport.of(inside, outside)

@@ -32,7 +32,7 @@ _SETTINGS = {"max_depth": 4, "eta": 0.1, "objective": "binary:logistic", "nthrea
 
 
 def top_posteriors(posterior: Array, count: int = _TOP) -> Array:
-    """Return each row's largest posteriors, from large to small: what a black-box oracle looks at.
+    """Return each row's largest posteriors, from large to small: the features of the black-box oracle.
 
     >>> top_posteriors(np.array([[0.1, 0.6, 0.1, 0.2]])).tolist()
     [[0.6, 0.2, 0.1]]
@@ -74,7 +74,7 @@ class ShadowOracle(Oracle):
         shadow_model : Module or estimator
             Trained like the target, on `members`.
         members, nonmembers : tensor, array, nest, Dataset or DataLoader
-            What the shadow was and was not trained on; labels are ignored. Both weigh the same in all.
+            What the shadow was and was not trained on; labels are ignored. Both sets have the same total weight.
         forward : callable, optional
             How to call a model whose output is not the logits themselves.
         seed : int
@@ -94,8 +94,9 @@ class ShadowOracle(Oracle):
         trees = _trees()
         features = top_posteriors(np.concatenate([members, nonmembers]))
         truth = np.repeat([1.0, 0.0], [len(members), len(nonmembers)])
-        # Equal total weights, or the verdict would follow the shares of the two sets; the smaller set's size in all, or
-        # it would follow how often the larger one repeats itself.
+        # Equal total weights, or the verdict would depend on the sizes of the two sets. Each total is the size of the
+        # smaller set, since XGBoost's regularisation depends on the absolute weights: copies in the larger set must
+        # not weaken it.
         total = min(len(members), len(nonmembers))
         weights = np.repeat([total / len(members), total / len(nonmembers)], [len(members), len(nonmembers)])
         data = trees.DMatrix(features, label=truth, weight=weights)
@@ -121,11 +122,11 @@ class ShadowOracle(Oracle):
         return self.score_top(top_posteriors(posterior))
 
     def score_top(self, top: Array) -> Array:
-        """Return the probability of membership for rows of what `top_posteriors` keeps."""
+        """Return the probability of membership for rows of features (`top_posteriors`)."""
         return np.asarray(self._booster.predict(_trees().DMatrix(top)), dtype=np.float64)
 
     def evaluate_posteriors(self, members: Array, nonmembers: Array) -> OracleReport:
-        """Judge the oracle on posteriors of which the truth is known."""
+        """Evaluate the oracle on posteriors of known members and non-members."""
         return OracleReport.of(*(self.score_posteriors(part) > self.threshold for part in (members, nonmembers)))
 
     def save(self, path: str | os.PathLike[str]) -> Path:
@@ -176,7 +177,7 @@ def _check_trees(content: Any, features: int) -> None:
 
 
 def _trees() -> Any:
-    # Imported where it is used: unlearning itself must work where the trees are not installed.
+    # Imported where it is used: unlearning works without XGBoost installed.
     try:
         import xgboost  # noqa: PLC0415
     except ImportError as error:

@@ -1,8 +1,14 @@
-"""What a white-box oracle sees of each sample: loss, label, and outputs and gradients of the last layers."""
+"""What the white-box oracle sees of each sample: loss, label, and outputs and gradients of the last layers.
+
+The gradients are exact, and come from one pass over a batch. For one sample, the gradient of a dense layer's weights is
+the outer product of the error at the layer's output and the layer's input; that of a convolution is the sum of such
+products over its positions. A hook on the layer sees both factors, so that the matrices are never formed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -12,7 +18,168 @@ from torch import Tensor, nn
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError, ModelError
 from forsaken.models.logits import Forward, LinearModel, LogitModel, as_module, evaluation, predict_logits
-from forsaken.oracles.gradients import TINY, Factors, factors, last_layers
+
+_TINY = 1e-30  # under every norm that is not zero
+
+
+@dataclass(frozen=True, slots=True)
+class GradientFactors:
+    """Per-sample gradients of one layer's weights (and bias, as a last column), as sums of outer products.
+
+    Attributes
+    ----------
+    errors : Tensor
+        n x positions x outputs: the loss's gradient at the layer's output.
+    inputs : Tensor
+        n x positions x inputs: what the layer saw; a last column of ones stands for the bias.
+    bias : bool
+        Whether that column is there.
+    """
+
+    errors: Tensor
+    inputs: Tensor
+    bias: bool
+
+    def matrices(self) -> Tensor:
+        """Return the gradients themselves (n x outputs x inputs).
+
+        >>> GradientFactors(torch.tensor([[[2.0, -2.0]]]), torch.tensor([[[3.0, 1.0]]]), bias=True).matrices().tolist()
+        [[[6.0, 2.0], [-6.0, -2.0]]]
+        """
+        return torch.einsum("npo,npi->noi", self.errors, self.inputs)
+
+    def norms(self) -> Tensor:
+        """Return the norm of each sample's gradient.
+
+        >>> GradientFactors(torch.tensor([[[3.0, 4.0]]]), torch.tensor([[[2.0]]]), bias=False).norms().tolist()
+        [10.0]
+        """
+        products = (self.errors @ self.errors.mT) * (self.inputs @ self.inputs.mT)
+        return products.sum((1, 2)).clamp(min=0).sqrt()
+
+    def ordered(self) -> GradientFactors:
+        """Sort each sample's rows by their error and its columns by their input.
+
+        Hidden units have no order of their own: another training, and even a symmetry of the same weights, numbers
+        them anew. Sorted, the gradients of one model can be compared with those of another.
+        """
+        rows = self.errors.sum(1).argsort(dim=1)
+        weights = self.inputs[..., :-1] if self.bias else self.inputs
+        columns = weights.sum(1).argsort(dim=1, descending=True)
+        inputs = _sorted(weights, columns)
+        if self.bias:
+            inputs = torch.cat([inputs, self.inputs[..., -1:]], dim=2)
+        return GradientFactors(_sorted(self.errors, rows), inputs, self.bias)
+
+    def scaled(self) -> GradientFactors:
+        """Scale each gradient to norm one; the size of over-trained models' gradients spans many powers of ten."""
+        return GradientFactors(self.errors / self.norms().clamp(min=_TINY)[:, None, None], self.inputs, self.bias)
+
+
+def last_layers(adapter: LogitModel, samples: Samples, count: int) -> list[nn.Module]:
+    """Return the last `count` dense or convolutional layers that a pass calls, the last one first."""
+    called: list[nn.Module] = []
+    readable = [module for module in adapter.modules() if _readable(module)]
+    with torch.no_grad(), _hooked(readable, lambda module, *_: called.append(module)):
+        adapter(adapter.place(samples.inputs))
+    found = list(dict.fromkeys(reversed(called)))
+    if len(found) < count:
+        raise ModelError(
+            f"the white-box oracle looks at the last {count} dense or convolutional layers, but the model calls "
+            f"{len(found)} of them (nn.Linear, nn.Conv1d and nn.Conv2d without groups, linear estimators); "
+            + ("use layers=1" if found else "use a black-box oracle, or a model that ends in one")
+        )
+    return found[:count]
+
+
+def factors(
+    adapter: LogitModel, layers: Sequence[nn.Module], samples: Samples
+) -> tuple[list[GradientFactors], list[Tensor]]:
+    """Return the per-sample gradients of the loss at `layers`, the last one first, and those layers' outputs.
+
+    Parameters
+    ----------
+    adapter : LogitModel
+        In evaluation mode, where no sample's logits depend on another's.
+    layers : sequence of Module
+        From the last to the first.
+    samples : Samples
+        One batch with labels.
+    """
+    seen: list[tuple[nn.Module, Tensor, Tensor]] = []
+
+    def see(module: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tensor], output: Tensor) -> Tensor:
+        # The graph begins at the first of these layers: earlier layers need no gradient, and frozen weights have none.
+        told = output if seen else output.detach().requires_grad_()
+        given = args[0] if args else kwargs["input"]
+        seen.append((module, given.detach().clone(), told))
+        return told.clone()  # an operation in place after the layer must not change what was recorded
+
+    with torch.enable_grad(), _hooked(layers, see):
+        logits = adapter(adapter.place(samples.inputs)).cpu().double()
+        if not logits.requires_grad:
+            raise ModelError(
+                "the model's output is cut off from its last layer; leave no_grad and detach out of forward"
+            )
+        loss = nn.functional.cross_entropy(logits, samples.labels, reduction="sum")  # type: ignore[arg-type]
+        errors = torch.autograd.grad(loss, [told for _, _, told in seen], materialize_grads=True)
+    found, outputs = [], []
+    for layer in layers:
+        calls = [
+            _positions(layer, given, error, len(samples))
+            for (module, given, _), error in zip(seen, errors, strict=True)
+            if module is layer
+        ]
+        inputs, wrong = (torch.cat(column, dim=1).cpu().double() for column in zip(*calls, strict=True))
+        bias = layer.bias is not None
+        if bias:
+            inputs = torch.cat([inputs, torch.ones_like(inputs[..., :1])], dim=2)
+        found.append(GradientFactors(wrong, inputs, bias))
+        outputs.append(
+            torch.cat([told.detach().flatten(1).cpu() for module, _, told in seen if module is layer], dim=1)
+        )
+    return found, outputs
+
+
+def _positions(layer: Any, given: Tensor, error: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return a layer's input and the error at its output as n x positions x width."""
+    if len(given) != count or len(error) != count:
+        raise ModelError(
+            f"the first axis of the input of {type(layer).__name__} is {len(given)} for {count} samples; the white-box "
+            "oracle needs layers that see one row a sample: use layers=1, or a black-box oracle"
+        )
+    if isinstance(layer, nn.Conv1d | nn.Conv2d):
+        flat, (padding, stride, dilation, kernel) = (
+            given,
+            (layer.padding, layer.stride, layer.dilation, layer.kernel_size),
+        )
+        if isinstance(layer, nn.Conv1d):
+            flat, (padding, stride) = given.unsqueeze(2), ((0, *padding), (1, *stride))
+            dilation, kernel = (1, *dilation), (1, *kernel)
+        columns = nn.functional.unfold(flat, kernel, dilation, padding, stride)  # type: ignore[arg-type]
+        return columns.mT, error.flatten(2).mT
+    return given.reshape(count, -1, given.shape[-1]), error.reshape(count, -1, error.shape[-1])
+
+
+def _readable(module: nn.Module) -> bool:
+    if isinstance(module, nn.Conv1d | nn.Conv2d):
+        return module.groups == 1 and module.padding_mode == "zeros" and not isinstance(module.padding, str)
+    return isinstance(module, nn.Linear | LinearModel)
+
+
+@contextmanager
+def _hooked(modules: Sequence[nn.Module], hook: Any) -> Iterator[None]:
+    handles = [module.register_forward_hook(hook, with_kwargs=True) for module in modules]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _sorted(values: Tensor, order: Tensor) -> Tensor:
+    return values.gather(2, order[:, None].expand(-1, values.shape[1], -1))
+
 
 Labels: TypeAlias = Literal["given", "predicted"]
 
@@ -34,14 +201,14 @@ class Signals:
     outputs : tuple of Tensor
         Of the last layer the log-posteriors, the label's first and the others from large to small; of the one before
         its output, from large to small.
-    gradients : tuple of Factors
+    gradients : tuple of GradientFactors
         Of norm one, the last layer's first.
     """
 
     numbers: Tensor
     labels: Tensor
     outputs: tuple[Tensor, ...]
-    gradients: tuple[Factors, ...]
+    gradients: tuple[GradientFactors, ...]
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -65,7 +232,7 @@ class Signals:
         return {"vectors": [part.shape[1] for part in self.vectors], "gradients": sides}
 
     def _mapped(self, act: Any) -> Signals:
-        gradients = tuple(Factors(act(part.errors), act(part.inputs), part.bias) for part in self.gradients)
+        gradients = tuple(GradientFactors(act(part.errors), act(part.inputs), part.bias) for part in self.gradients)
         return Signals(act(self.numbers), act(self.labels), tuple(act(part) for part in self.outputs), gradients)
 
 
@@ -73,7 +240,9 @@ def join_signals(parts: Sequence[Signals]) -> Signals:
     """Put the signals of several batches one after the other."""
     columns = zip(*(part.gradients for part in parts), strict=True)
     gradients = tuple(
-        Factors(torch.cat([one.errors for one in column]), torch.cat([one.inputs for one in column]), column[0].bias)
+        GradientFactors(
+            torch.cat([one.errors for one in column]), torch.cat([one.inputs for one in column]), column[0].bias
+        )
         for column in columns
     )
     outputs = tuple(torch.cat(column) for column in zip(*(part.outputs for part in parts), strict=True))
@@ -84,12 +253,12 @@ def join_signals(parts: Sequence[Signals]) -> Signals:
 def signals(
     model: object, data: object, name: str, *, layers: int, labels: Labels, forward: Forward | None = None
 ) -> Signals:
-    """Look at a model from inside, sample by sample; its weights, mode, gradients and hooks stay as they are.
+    """Return the signals of each sample under a model, whose weights, mode, gradients and hooks are not changed.
 
     Parameters
     ----------
     model : Module or estimator
-        Its last `layers` dense or convolutional layers are looked at; what lies between them is passed over.
+        The signals are of its last `layers` dense or convolutional layers; other layers between them are skipped.
     data : pair, Dataset, DataLoader, or inputs alone where the labels are predicted
         The samples; error messages call them `name`.
     layers : int
@@ -118,7 +287,7 @@ def signals(
     return join_signals(parts)
 
 
-def _read(logits: Tensor, labels: Tensor, found: Sequence[Factors], outputs: Sequence[Tensor]) -> Signals:
+def _read(logits: Tensor, labels: Tensor, found: Sequence[GradientFactors], outputs: Sequence[Tensor]) -> Signals:
     log_posteriors = logits.log_softmax(1)
     own = logits.gather(1, labels[:, None])
     hidden = torch.ones_like(logits, dtype=torch.bool).scatter(1, labels[:, None], value=False)
@@ -126,7 +295,7 @@ def _read(logits: Tensor, labels: Tensor, found: Sequence[Factors], outputs: Seq
     margin = own[:, 0] - others.logsumexp(1)
     # loss = log(1 + exp(-φ)), of which the logarithm tends to -φ: exact where posteriors have long been rounded to one
     log_loss = torch.where(margin > 30, -margin, nn.functional.softplus(-margin.clamp(max=30)).log())
-    norms = [part.norms().clamp(min=TINY).log() for part in found]
+    norms = [part.norms().clamp(min=_TINY).log() for part in found]
     rest = log_posteriors[hidden].view(len(logits), -1).sort(dim=1, descending=True).values
     first = torch.cat([log_posteriors.gather(1, labels[:, None]), rest], dim=1)
     shown = [first, *(part.sort(dim=1, descending=True).values for part in outputs[1:])]
@@ -135,7 +304,7 @@ def _read(logits: Tensor, labels: Tensor, found: Sequence[Factors], outputs: Seq
         torch.stack([log_loss, margin, *norms], dim=1).float(),
         nn.functional.one_hot(labels, logits.shape[1]).float(),
         tuple(part.float() for part in shown),
-        tuple(Factors(part.errors.float(), part.inputs.float(), part.bias) for part in gradients),
+        tuple(GradientFactors(part.errors.float(), part.inputs.float(), part.bias) for part in gradients),
     )
 
 

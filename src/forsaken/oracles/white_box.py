@@ -25,15 +25,14 @@ from forsaken.errors import OracleError
 from forsaken.models.logits import Forward
 from forsaken.models.train import usable_device
 from forsaken.oracles.base import Oracle
-from forsaken.oracles.gradients import Factors
-from forsaken.oracles.signals import Labels, Signals, join_signals, signals
+from forsaken.oracles.signals import GradientFactors, Labels, Signals, join_signals, signals
 from forsaken.types import Array, Progress, Tick, silent
 
 _FORMAT = "forsaken.white-box-oracle"
 _VERSION = "1"
 _CODE = 10  # units of the encoder's output (the paper's appendix on the white-box oracle)
 _KERNELS, _HIDDEN, _WIDTH, _DROPOUT = 16, 64, 32, 0.2
-_FAR = 10.0  # standard deviations: what lies further out is no more telling
+_FAR = 10.0  # standard deviations at which inputs are clipped
 _RATE, _DECAY, _BATCH, _EPOCHS, _PATIENCE = 1e-3, 1e-3, 64, 100, 12
 _HELD_OUT = 0.2  # the share of both sets that decides when to stop
 _LEAST = 10
@@ -41,7 +40,7 @@ _STAGE = "fit the white-box oracle"
 
 
 class _Network(nn.Module):
-    """From signals to ten numbers between 0 and 1, and from those to the log-odds of membership."""
+    """Encodes signals as ten numbers between 0 and 1, and gives the log-odds of membership from those."""
 
     def __init__(self, shapes: Mapping[str, Sequence[Any]]) -> None:
         super().__init__()
@@ -61,7 +60,7 @@ class _Network(nn.Module):
             self.register_buffer(f"scale_{at}", torch.ones(width))
 
     def standardise(self, seen: Signals) -> None:
-        """Take the mean and the spread of each column from what the oracle is trained on."""
+        """Set the mean and the standard deviation of each column to those of the training signals."""
         for at, vector in enumerate(seen.vectors):
             spread = vector.std(0, correction=0)
             getattr(self, f"mean_{at}").copy_(vector.mean(0))
@@ -86,7 +85,7 @@ class _Network(nn.Module):
         return odds
 
 
-def _convolved(kernels: nn.Module, gradient: Factors, shift: Tensor) -> Tensor:
+def _convolved(kernels: nn.Module, gradient: GradientFactors, shift: Tensor) -> Tensor:
     scale = math.sqrt(gradient.errors.shape[2] * gradient.inputs.shape[2])  # entries of a matrix of norm one are small
     return torch.einsum("npo,npk->nok", gradient.errors * scale, kernels(gradient.inputs)) + shift
 
@@ -100,9 +99,9 @@ def _component(width: int) -> nn.Sequential:
 class WhiteBoxOracle(Oracle):
     """White-box membership oracle of one model. Higher scores mean member.
 
-    It looks at the loss, the label, and the outputs and gradients of the last layers, all in an order that does not
-    depend on how a model numbers its units, so that it can judge other models of the same shape, such as one that has
-    forgotten or was retrained. Its verdict is only as good there as the models are alike.
+    Its signals are the loss, the label, and the outputs and gradients of the last layers, sorted so that they do not
+    depend on the order of a model's hidden units. It can therefore judge other models of the same shape, such as one
+    that has forgotten or was retrained, as far as these are like the model that it was fitted on.
 
     Examples
     --------
@@ -135,20 +134,20 @@ class WhiteBoxOracle(Oracle):
         device: str | torch.device = "cpu",
         progress: Progress = silent,
     ) -> WhiteBoxOracle:
-        """Learn from a model what its members look like from inside.
+        """Learn from a model how the signals of its members differ from those of non-members.
 
         Parameters
         ----------
         model : Module or estimator
             The target itself (as Nasr et al. do, with some of its members known) or a shadow.
         members, nonmembers : pair, Dataset or DataLoader
-            What the model was and was not trained on, with labels. Both weigh the same in all. The verdict on a kind
-            of samples follows the shares of that kind in the two sets, so let them be alike.
+            What the model was and was not trained on, with labels. Both sets have the same total weight. Give both
+            sets the same kinds of samples in the same shares, or the oracle learns to tell the kinds apart.
         layers : 1 or 2
             How many of the last dense or convolutional layers it looks at.
         labels : "given" or "predicted"
-            Whether samples come with labels, or each is judged under the model's own prediction; labels that come all
-            the same are then left out.
+            Whether the loss is taken under the samples' own labels or under the model's predictions; in the second
+            case labels are ignored.
         forward : callable, optional
             How to call a model whose output is not the logits themselves.
         seed : int
@@ -237,7 +236,7 @@ def _from_file(about: Mapping[str, Any], state: Mapping[str, Tensor]) -> _Networ
 
 
 def _fitted(seen: Signals, truth: Tensor, progress: Progress) -> _Network:
-    """Train until the held-out part has not been judged better for a while; return the best."""
+    """Train until the loss on a held-out part has not improved for some epochs; return the best network."""
     held = torch.zeros(len(seen), dtype=torch.bool)
     for side in (0.0, 1.0):
         rows = (truth.cpu() == side).nonzero()[:, 0]

@@ -19,7 +19,7 @@ from forsaken.report.saved import REPORT, Run, read_run
 
 _PROFILES = {
     "quick": "one shadow model's verdict; it can find a failure, and proves little",
-    "standard": "attacks with a few reference models; stronger, and still not sample by sample against retraining",
+    "standard": "attacks with a few shadow models; stronger, and still not sample by sample against retraining",
     "full": "sample by sample against an ensemble of retrained models, the strongest test there is here",
 }
 _TOLD_FROM = {

@@ -1,4 +1,4 @@
-"""The ROC curve against a scan of every threshold, and against scikit-learn."""
+"""The ROC curve and its area: against counting pairs, a scan of every threshold, and scikit-learn."""
 
 from __future__ import annotations
 
@@ -9,9 +9,49 @@ from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
 from forsaken.errors import EmptyError, InputError
-from forsaken.metrics import Roc, caught, roc, tpr_at
+from forsaken.metrics import Roc, caught, roc, separation, tpr_at
 
-SCORES = st.lists(st.integers(0, 8).map(lambda k: k / 4), min_size=1, max_size=15)
+SCORES = st.lists(st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.9, 1.0]), min_size=1, max_size=12)
+
+
+@given(SCORES, SCORES)
+def test_is_the_share_of_pairs_won(members, others) -> None:
+    won = sum((a > b) + (a == b) / 2 for a in members for b in others)
+    assert separation(members, others) == pytest.approx(won / (len(members) * len(others)))
+    assert separation(others, members) == pytest.approx(1 - separation(members, others))
+
+
+def test_is_scikit_learn_s_on_real_numbers() -> None:
+    from sklearn.metrics import roc_auc_score
+
+    draw = np.random.default_rng(0)
+    members, others = draw.normal(0.5, size=300), draw.normal(size=200)
+    truth = np.repeat([1, 0], [300, 200])
+    assert separation(members, others) == pytest.approx(roc_auc_score(truth, np.concatenate([members, others])))
+
+
+def test_known_answers() -> None:
+    assert separation([1.0], [0.0]) == 1.0
+    assert separation([0.0], [1.0]) == 0.0
+    assert separation([0.3, 0.3], [0.3]) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("members", "error", "words"),
+    [
+        ([], EmptyError, "members is empty"),
+        ([[0.1]], InputError, r"shape \(1, 1\), expected a flat array"),
+        ([float("nan")], InputError, "holds NaN"),
+        (["x"], InputError, "flat array of scores"),
+        (None, InputError, "members"),
+    ],
+)
+def test_what_has_no_answer(members, error, words) -> None:
+    with pytest.raises(error, match=words):
+        separation(members, [0.5])
+
+
+CURVES = st.lists(st.integers(0, 8).map(lambda k: k / 4), min_size=1, max_size=15)
 
 
 def scan(positives: list[float], negatives: list[float], fpr: float) -> float:
@@ -23,12 +63,12 @@ def scan(positives: list[float], negatives: list[float], fpr: float) -> float:
     return best
 
 
-@given(SCORES, SCORES, st.sampled_from([0.0, 0.01, 0.1, 0.3, 0.5, 0.99, 1.0]))
+@given(CURVES, CURVES, st.sampled_from([0.0, 0.01, 0.1, 0.3, 0.5, 0.99, 1.0]))
 def test_tpr_at_is_the_best_of_all_thresholds(positives, negatives, fpr) -> None:
     assert tpr_at(roc(positives, negatives), fpr) == pytest.approx(scan(positives, negatives, fpr))
 
 
-@given(SCORES, SCORES)
+@given(CURVES, CURVES)
 def test_every_threshold_lies_on_the_curve(positives, negatives) -> None:
     curve = roc(positives, negatives)
     assert (curve.fpr[0], curve.tpr[0], curve.fpr[-1], curve.tpr[-1]) == (0, 0, 1, 1)
@@ -41,7 +81,7 @@ def test_every_threshold_lies_on_the_curve(positives, negatives) -> None:
         assert on_a_vertical or np.interp(false, curve.fpr, curve.tpr) == pytest.approx(true)
 
 
-@given(SCORES, SCORES)
+@given(CURVES, CURVES)
 def test_the_area_is_that_of_the_curve_and_scikit_learn_s(positives, negatives) -> None:
     curve = roc(positives, negatives)
     truth = np.repeat([1, 0], [len(positives), len(negatives)])

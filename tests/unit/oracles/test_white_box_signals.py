@@ -17,8 +17,7 @@ from forsaken.data.samples import Samples
 from forsaken.errors import ModelError
 from forsaken.models.logits import LinearModel, LogitModel
 from forsaken.oracles import signals as module
-from forsaken.oracles.gradients import factors, last_layers
-from forsaken.oracles.signals import signals
+from forsaken.oracles.signals import factors, last_layers, signals
 
 
 def news() -> nn.Module:

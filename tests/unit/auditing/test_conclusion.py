@@ -12,12 +12,12 @@ QUIET = (Alarm(name="no-op", raised=False, told="moved"), Alarm(name="over-forge
 
 def test_a_retrained_model_far_from_a_coin_means_that_the_sets_differ_by_kind():
     numbers = [number(name, 0.5, retrained=0.04, interval=(0.4, 0.6)) for name in ("rmia_auc", "lira_auc")]
-    assert "cannot be said" in conclusion("standard", numbers, QUIET).shown
+    assert "is not known; the notes" in conclusion("standard", numbers, QUIET).shown
 
 
 def test_an_attack_that_cannot_tell_the_models_before_shows_nothing():
     idle = [number("u_lira_auc", 0.5, before=0.52, floor=(0.45, 0.55)), number("u_lira_worst", 0.6, floor=(0.5, 0.7))]
-    assert "Nothing is shown by that" in conclusion("full", idle, QUIET).shown
+    assert "That shows nothing" in conclusion("full", idle, QUIET).shown
 
 
 def test_quick_says_why_there_is_no_rate_and_when_the_labels_tell():
@@ -26,7 +26,10 @@ def test_quick_says_why_there_is_no_rate_and_when_the_labels_tell():
     weak = number("fr", None, note="the oracle is no better than chance")
     assert "since the oracle is no better than chance" in conclusion("quick", [weak, sure], QUIET).shown
     labels = number("forget_accuracy", 1.0, retrained=0.1)
-    assert "who knows the labels can tell" in conclusion("quick", [number("fr", 1.0), sure, labels], QUIET).shown
+    assert (
+        "an attacker who knows the labels can use that"
+        in conclusion("quick", [number("fr", 1.0), sure, labels], QUIET).shown
+    )
     assert "-1.857" in conclusion("quick", [number("fr", -1.857), sure], QUIET).shown
 
 
@@ -69,16 +72,16 @@ def test_full_tells_of_a_tenth_that_stands_out():
 def test_standard_is_chance_only_if_every_attack_is():
     assert "no better than chance" in conclusion("standard", standard(0.5), QUIET).shown
     for weak in ({"rmia": 0.8}, {"rmia": 0.5, "lira": 0.8}, {"rmia": 0.5, "white": 0.8}, {"rmia": 0.5, "white": 0.2}):
-        assert "can still be told" in conclusion("standard", standard(**weak), QUIET).shown
+        assert "can still be recognised" in conclusion("standard", standard(**weak), QUIET).shown
 
 
 def test_few_samples_show_little():
-    assert "little could be" in conclusion("standard", standard(0.5, half=0.3), QUIET).shown
+    assert "too wide to show much" in conclusion("standard", standard(0.5, half=0.3), QUIET).shown
 
 
 def test_without_an_interval_nothing_is_claimed():
     bare = [number(name, 0.5) for name in ("rmia_auc", "lira_auc", "white_box_auc")]
-    assert "cannot be said" in conclusion("standard", bare, QUIET).shown
+    assert "is not known; the notes" in conclusion("standard", bare, QUIET).shown
     assert chance(number("a", None)) is None
 
 
@@ -94,7 +97,10 @@ def test_an_alarm_comes_before_the_praise():
         Alarm(name="no-op", raised=False, told=""),
         Alarm(name="over-forgetting", raised=True, told="70 % below."),
     )
-    assert "forgotten too well. 70 % below." in conclusion("full", full(0.5), too_much).shown
+    assert (
+        "Too much was forgotten, which makes the samples stand out. 70 % below."
+        in conclusion("full", full(0.5), too_much).shown
+    )
 
 
 @pytest.mark.parametrize("profile", ["quick", "standard", "full"])
