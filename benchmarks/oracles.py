@@ -31,7 +31,6 @@ from common import RESULTS, add_seeds, summary, write_result
 from forsaken import Forsaken, Scenario, WhiteBoxOracle
 from forsaken._files import write_atomically
 from forsaken._random import generator
-from forsaken.bench.audit import held_out
 from forsaken.bench.scenarios.table import SCENARIOS
 from forsaken.bench.trial import prepare
 from forsaken.data.samples import Samples, join
@@ -60,7 +59,7 @@ Scores = Mapping[str, Array]  # by set: forget, kept, test, strangers
 
 def sets_of(scenario: Scenario) -> dict[str, Samples]:
     """Return what is judged, with labels: as many strangers as are forgotten, which the method is not given."""
-    _, strangers = held_out(scenario)
+    strangers = scenario.sets(nonmembers=True).nonmembers
     if strangers is None:
         raise SystemExit(f"{scenario.name} forgets samples of the task itself; this table is about strangers")
     return {
@@ -142,7 +141,7 @@ def measured(name: str, seed: int, device: str) -> dict[str, dict[str, float | N
     stage = prepare(name, seed, device=device)
     scenario = stage.scenario
     method = Forsaken()
-    reference, _ = held_out(scenario)
+    reference = scenario.sets(nonmembers=True).need("reference")
     after = method(stage.target, scenario.forget, reference, scenario.retain, seed=seed).model
     models = dict(zip(MODELS, (stage.target, after, stage.retrained), strict=True))
     sets = sets_of(scenario)

@@ -27,7 +27,6 @@ import torch
 from common import RESULTS, add_seeds, summary, write_result
 
 from forsaken import Curvature, Forsaken, References
-from forsaken.bench.audit import held_out
 from forsaken.bench.networks import fit
 from forsaken.bench.scenarios.scenario import Scenario
 from forsaken.bench.scenarios.table import load_scenario
@@ -76,7 +75,7 @@ def table_of(scenario: Scenario, target: Any, retrained: Any, views: int) -> Ref
         predict_logits(retrained, forget).float(),
         said,
     )
-    unseen = Samples(held_out(scenario)[0].inputs)
+    unseen = Samples(scenario.sets(nonmembers=True).need("reference").inputs)
     spread = spread_of(predict_logits(target, unseen), [predict_logits(retrained, unseen)])
     return References(entries, key, Origin(FOLDS, "group", None, 0, Costs(0.0, 0)), views=plan, spread=spread)
 

@@ -11,7 +11,16 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from forsaken.jobs.certificate import BothWeights, Certificate, ReadAs, Weights, extend, make_certificate
-from forsaken.result import ChainRequest
+from forsaken.result import (
+    BeforeAfter,
+    ChainRequest,
+    Counts,
+    OracleQuality,
+    Result,
+    SampleTable,
+    Separation,
+    TargetClaim,
+)
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 TIME = "2025-06-01T12:00:00+00:00"
@@ -34,7 +43,6 @@ RESULT: dict[str, Any] = {
     "settings": {"name": "forsaken", "iterations": 60, "penalty": 0.5},
     "job": {"method": {"name": "forsaken"}},
     "target": {"target": "class-mean", "shown": "Something.", "not_shown": "Something else."},
-    "samples": {"score": "oracle"},
     "seconds": 1.5,
     "stopped": "converged",
 }  # fmt: skip
@@ -74,7 +82,14 @@ def make(
     }
     both = BothWeights(old=weights(old), new=weights(new))
     known = hashes or [digest("a"), digest("b")]
-    return make_certificate(RESULT | (result or {}), both, known, **(given | changes))
+    return make_certificate(_typed(RESULT | (result or {})), both, known, **(given | changes))
+
+
+def _typed(content: dict[str, Any]) -> Result:
+    """The part of a result that a certificate is made of."""
+    parts = {"counts": Counts, "forget_confidence": BeforeAfter, "oracle": OracleQuality, "separation": Separation}
+    typed = {name: kind.model_validate(content[name]) for name, kind in {**parts, "target": TargetClaim}.items()}
+    return Result.model_construct(**content | typed | {"samples": SampleTable.model_construct(score="oracle")})
 
 
 def statement(certificate: Certificate) -> dict[str, Any]:

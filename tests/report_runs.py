@@ -126,7 +126,7 @@ def make_certificate(*, signed: bool = True, time: str = "2026-01-03T00:00:00+00
         number=1, time=time, forgotten=12, drift=0.03, accuracy_before=0.95, accuracy_after=0.92, certificate=None
     )
     made = certify(
-        make_result(),
+        Result.model_validate_json(json.dumps(make_result())),
         BothWeights(old=old, new=new),
         ["d" * 64] * 12,
         extend(None, own),

@@ -26,8 +26,12 @@ if TYPE_CHECKING:
     from forsaken.result import Step
     from forsaken.types import Tick
     from forsaken.unlearning.base import Details, Unlearned, Unlearner
+    from forsaken.unlearning.forsaken.gauss_newton import Solver
+    from forsaken.unlearning.forsaken.importance import Scaling
     from forsaken.unlearning.forsaken.mask import Mask
     from forsaken.unlearning.forsaken.method import Forsaken
+    from forsaken.unlearning.forsaken.objective import Anchors
+    from forsaken.unlearning.forsaken.optimisers import Schedule
     from forsaken.unlearning.methods import METHODS, unlearn
 
 __version__ = "0.1.0"
@@ -36,6 +40,7 @@ __version__ = "0.1.0"
 # completion, job files) does not wait for it.
 _HOMES = {
     "METHODS": "unlearning.methods",
+    "Anchors": "unlearning.forsaken.objective",
     "Audit": "auditing.result",
     "Curvature": "references.curvature",
     "Details": "unlearning.base",
@@ -47,8 +52,11 @@ _HOMES = {
     "Recipe": "recipe",
     "Records": "data.records",
     "References": "references.table",
+    "Scaling": "unlearning.forsaken.importance",
     "Scenario": "bench.scenarios.scenario",
+    "Schedule": "unlearning.forsaken.optimisers",
     "ShadowOracle": "oracles.shadow",
+    "Solver": "unlearning.forsaken.gauss_newton",
     "Step": "result",
     "Tick": "types",
     "Training": "models.train",
@@ -67,6 +75,7 @@ _HOMES = {
 
 __all__ = [
     "METHODS",
+    "Anchors",
     "Audit",
     "Curvature",
     "Details",
@@ -78,8 +87,11 @@ __all__ = [
     "Recipe",
     "Records",
     "References",
+    "Scaling",
     "Scenario",
+    "Schedule",
     "ShadowOracle",
+    "Solver",
     "Step",
     "Tick",
     "Training",

@@ -96,7 +96,7 @@ def test_models_that_learnt_from_augmented_pictures_forget_more_views(script: Mo
     rows = script.confirm("c10-t-augmented")
     assert {row.references.view for row in rows.values()} == {None}, "that of the recipe"
     assert {row.references.views for row in rows.values()} == {8}
-    assert {row.method.views for name, row in rows.items() if "8 views" not in name} == {0, 3}
+    assert {row.method.solver.views for name, row in rows.items() if "8 views" not in name} == {0, 3}
 
 
 def test_near_ones_are_near(script: ModuleType) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import torch
 
-from forsaken._random import Purpose, generator
 from forsaken.auditing.audit import audit
 from forsaken.auditing.ensembles import Ensembles
 from forsaken.auditing.held_out import HeldOut
@@ -21,7 +20,6 @@ from forsaken.data.samples import Samples
 from forsaken.errors import SettingsError
 from forsaken.references.curvature import Curvature
 from forsaken.references.table import References
-from forsaken.sets import Sets
 from forsaken.types import Progress, silent
 from forsaken.unlearning.base import Unlearner
 from forsaken.unlearning.methods import build
@@ -56,32 +54,31 @@ def audit_scenario(
         Decides the split, the trainings and every draw.
     """
     stage = prepare(name, seed, progress, device=device)
-    scenario = stage.scenario
-    reference, strangers = held_out(scenario)
+    sets, training = stage.scenario.sets(nonmembers=True), training_of(stage.scenario, device)
     chosen = build(method, {}, references=references is not None) if isinstance(method, str) else method
     result = chosen(
         stage.target,
-        scenario.forget,
-        reference,
-        scenario.retain,
+        sets.forget,
+        sets.reference,
+        sets.retain,
         references=None if references is None else _table(stage, references, device),
-        training=training_of(scenario, device),
+        training=training,
         seed=seed,
         progress=progress,
     )
     return audit(
         stage.target,
         result.model,
-        scenario.forget,
+        sets.forget,
         profile=profile,
-        kept=scenario.unseen_kept,
-        retain=scenario.retain,
-        test=scenario.test,
-        reference=reference,
-        nonmembers=strangers,
+        kept=sets.kept,
+        retain=sets.retain,
+        test=sets.test,
+        reference=sets.reference,
+        nonmembers=sets.nonmembers,
         retrained=stage.retrained,
         oracle=stage.oracle,
-        training=training_of(scenario, device),
+        training=training,
         method=chosen,
         references=references,
         models=models,
@@ -102,31 +99,9 @@ def _table(stage: Stage, plan: HeldOut, device: str | torch.device) -> Reference
 
 def inputs_of(scenario: Scenario, target: object, device: str | torch.device = "cpu") -> AuditInputs:
     """Return what an ensemble on a scenario is about; the target stands in for a model that forgot."""
-    reference, strangers = held_out(scenario)
-    sets = Sets(
-        scenario.forget,
-        kept=scenario.unseen_kept,
-        retain=scenario.retain,
-        test=scenario.test,
-        reference=Samples(reference.inputs),
-        nonmembers=strangers,
-    )
+    sets = scenario.sets(nonmembers=True)
+    sets = replace(sets, reference=Samples(sets.need("reference").inputs))  # without labels, as a user's come
     return AuditInputs(target, target, sets, training=training_of(scenario, device), seed=scenario.seed)
-
-
-def held_out(scenario: Scenario) -> tuple[Samples, Samples | None]:
-    """Part the references: some for the method, and as many as are forgotten for the attacks, which it never sees.
-
-    Strangers are learnt under random labels, so those that the attacks compare with get random labels too. Where the
-    samples to forget are of the task itself, the test samples are what they are compared with.
-    """
-    count = len(scenario.forget)
-    if not scenario.outsiders or len(scenario.reference) < 2 * count:
-        return scenario.reference, None
-    rest = np.arange(len(scenario.reference) - count)
-    last = scenario.reference.rows(np.arange(len(scenario.reference) - count, len(scenario.reference)))
-    labels = generator(scenario.seed, Purpose.STRANGERS_LABELS).integers(scenario.classes, size=count)
-    return scenario.reference.rows(rest), Samples(last.inputs, torch.from_numpy(labels))
 
 
 def fill(ensembles: Ensembles, part: int, parts: int, *, progress: Progress = silent) -> None:

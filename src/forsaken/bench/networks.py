@@ -269,7 +269,7 @@ def fit(
     device : str or device
         Where to train a network; "auto" is the first GPU, or the CPU.
     progress, stage
-        Who is told, and under which name.
+        What is called at each step of the training, and the name of the training for it.
 
     Returns
     -------

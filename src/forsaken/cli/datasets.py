@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from forsaken.bench.datasets.folder import data_folder
 from forsaken.progress import bars
 
 if TYPE_CHECKING:
@@ -29,6 +28,7 @@ def list_datasets(as_json: AsJson = False) -> None:
     Example: forsaken datasets list
     """
     from forsaken.bench.datasets.registry import DATASETS
+    from forsaken.bench.datasets.store import data_folder
 
     rows = [_facts(dataset) for dataset in DATASETS.values()]
     if as_json:
@@ -58,7 +58,7 @@ def get(
 
     Example: forsaken datasets get imdb customer-review
     """
-    from forsaken.bench.datasets.get import get_dataset
+    from forsaken.bench.datasets.download import get_dataset
     from forsaken.bench.datasets.store import dataset_named
 
     chosen = [dataset_named(name) for name in dict.fromkeys(names)]
@@ -88,7 +88,7 @@ def check(
 
     Example: forsaken datasets check cifar10
     """
-    from forsaken.bench.datasets.check import check_datasets
+    from forsaken.bench.datasets.store import check_datasets, data_folder
 
     with bars() as progress:
         findings = list(check_datasets(names, progress))

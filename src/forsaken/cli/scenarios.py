@@ -13,7 +13,7 @@ from forsaken.errors import DataNotFoundError
 from forsaken.progress import bars
 
 if TYPE_CHECKING:
-    from forsaken.bench.scenarios.plan import Plan
+    from forsaken.bench.scenarios.scenario import Plan
 
 app = typer.Typer(no_args_is_help=True, help="The scenarios: list them, and see what one consists of.")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +16,7 @@ from forsaken.errors import SettingsError
 
 if TYPE_CHECKING:
     from forsaken.jobs.certificate import Certificate
-    from forsaken.jobs.verify import Check, Verification
+    from forsaken.jobs.verify import Verification
 
 FAILED = 3
 _ANSWERS = {True: "[green]yes[/]", False: "[bold red]no[/]", None: "not checked"}
@@ -68,7 +69,7 @@ def _facts(path: Path, stated: Certificate, found: Verification) -> dict[str, ob
         "sha256": stated.sha256,
         "verified": found.passed,
         "signer": found.signer,
-        "checks": [check.to_dict() for check in found.checks],
+        "checks": [asdict(check) for check in found.checks],
         "models_owe": found.owed,
         "verdict": found.verdict,
     }
@@ -80,12 +81,8 @@ def _show(found: Verification) -> None:
     for _ in range(3):
         lines.add_column(overflow="fold")  # a hash must be shown to its last digit
     for check in found.checks:
-        lines.add_row(*_line(check))
+        lines.add_row(check.name, _ANSWERS[check.passed], escape(check.words))
     console.print(lines, highlight=False)
     sure = found.passed and found.signer == "known" and not found.owed
     colour = "green" if sure else "yellow" if found.passed else "bold red"
     console.print(f"[{colour}]{escape(found.verdict)}[/]", highlight=False, soft_wrap=True)
-
-
-def _line(check: Check) -> tuple[str, str, str]:
-    return check.name, _ANSWERS[check.passed], escape(check.words)

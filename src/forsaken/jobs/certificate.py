@@ -33,11 +33,13 @@ from forsaken.result import (
     AtLeastOne,
     BeforeAfter,
     ChainRequest,
+    ChainSummary,
     Count,
     Counts,
     OracleQuality,
     Part,
     Rate,
+    Result,
     Retrained,
     Separation,
     Share,
@@ -51,7 +53,6 @@ STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "https://forsaken.example/certificate/v1"
 _EARLIER = b'"forsaken.certificate"'  # the kind that the certificates of earlier versions state
 _MAX_BYTES = 2**28  # a million records take a third of it
-_BLOCK = 2**20
 _NEARLY = 0.8  # of a bound: time to plan for retraining
 _AGAIN = "get the file again from whoever issued it"
 
@@ -125,11 +126,8 @@ def _files(folder: Path) -> Iterator[Path]:
 def _digest_of_file(path: Path) -> str:
     if path.exists() and not path.is_file():
         raise DataError(f"{path} is no plain file; give or put one in its place")  # reading a pipe would never end
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _reason(error: Exception) -> str:
@@ -286,16 +284,16 @@ class Chain(Part):
             *_advice("loss of accuracy", self.accuracy_loss, self.max_accuracy_loss),
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the chain as a result file holds it."""
-        return {
-            "links": [link.model_dump(mode="json") for link in self.links],
-            "drift": self.drift,
-            "accuracy_loss": self.accuracy_loss,
-            "max_drift": self.max_drift,
-            "max_accuracy_loss": self.max_accuracy_loss,
-            "advice": list(self.advice),
-        }
+    def summary(self) -> ChainSummary:
+        """Return the chain as a result holds it: with its sums, bounds and advice."""
+        return ChainSummary(
+            links=list(self.links),
+            drift=self.drift,
+            accuracy_loss=self.accuracy_loss,
+            max_drift=self.max_drift,
+            max_accuracy_loss=self.max_accuracy_loss,
+            advice=list(self.advice),
+        )
 
 
 def _advice(what: str, value: float | None, bound: float | None) -> tuple[str, ...]:
@@ -450,7 +448,7 @@ def pae(kind: str, body: bytes) -> bytes:
 
 
 def make_certificate(
-    result: Mapping[str, Any],
+    result: Result,
     weights: BothWeights,
     hashes: Sequence[str],
     chain: Chain,
@@ -464,8 +462,8 @@ def make_certificate(
 
     Parameters
     ----------
-    result : mapping
-        The content of result.json. Of the settings of the method and of the job only hashes are kept.
+    result : Result
+        Its numbers are kept as they are. Of the settings of the method and of the job only hashes are kept.
     weights : BothWeights
         Each described by ``Weights.of(path, format)``.
     hashes : sequence of str
@@ -481,22 +479,24 @@ def make_certificate(
     references : ReferenceTable, optional
         The table of references that the run read.
     """
-    numbers = {name: result[name] for name in Measured.model_fields if name != "by"}
-    job = result["job"]
     return Certificate(
         time=chain.links[-1].time,
         version=version_of("forsaken"),
         weights=weights,
         settings=SettingsHashes(
-            sha256=settings_hash(result["settings"]), job_sha256=None if job is None else settings_hash(job)
+            sha256=settings_hash(result.settings),
+            job_sha256=None if result.job is None else settings_hash(result.job),
         ),
         records=Forgotten(hmac_sha256=tuple(hashes), read_as=read_as),
-        method=result["settings"]["name"],
+        method=result.settings["name"],
         # Where nothing was memorised, the method and its target had nothing to do with the outcome.
-        target=None if result["stopped"] == "not-memorised" else TargetClaim(**result["target"]),
-        measured=Measured(by=result["samples"]["score"], **numbers),
-        seconds=Duration(unlearning=result["seconds"], total=total_seconds),
-        stopped=result["stopped"],
+        target=None if result.stopped == "not-memorised" else result.target,
+        measured=Measured(
+            by=result.samples.score,
+            **{name: getattr(result, name) for name in Measured.model_fields if name != "by"},
+        ),
+        seconds=Duration(unlearning=result.seconds, total=total_seconds),
+        stopped=result.stopped,
         chain=Chain(links=chain.links),
         mask=MaskFate(kept=mask_kept),
         references=references,

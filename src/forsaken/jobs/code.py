@@ -80,47 +80,66 @@ class UserModel:
             raise ModelError(f"the model failed while {self.doing}: {told(error)}") from error
 
 
+@dataclass(frozen=True, slots=True)
+class _UserCode:
+    """A block that runs code of the user's, whose error becomes a `SettingsError`.
+
+    Attributes
+    ----------
+    what : str
+        What fails, such as "[data] prepare = 'own:embed'".
+    secret : bool
+        Whether the text of the error is left out, since it may quote a record.
+    """
+
+    what: str
+    secret: bool = False
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not isinstance(error, Exception | SystemExit) or (isinstance(error, ForsakenError) and not self.secret):
+            return
+        # "from None" where a record may be quoted: not even a log of the chain may have it
+        raise SettingsError(f"{self.what} failed with {_told(error, self.secret)}") from (
+            None if self.secret else error
+        )
+
+
 def find(reference: str, key: str) -> Callable[..., Any]:
     """Return the function that a job file names under `key`."""
     module, _, name = reference.partition(":")
+    named = f"{key} = {reference!r}"
     try:
-        with contextlib.redirect_stdout(sys.stderr):
+        with contextlib.redirect_stdout(sys.stderr), _UserCode(f"{named}: importing {module}"):
             found = importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise SettingsError(
-                f"{key} = {reference!r}: {module} needs the module {error.name!r}, which is not installed; install it"
-            ) from error
-        raise SettingsError(
-            f"{key} = {reference!r}: there is no module {module!r}; put {module.replace('.', '/')}.py beside the job "
-            "file, or install it"
-        ) from error
-    except (Exception, SystemExit) as error:  # a module of the user's may raise anything
-        raise SettingsError(f"{key} = {reference!r}: importing {module} failed with {_told(error)}") from error
+    except SettingsError as error:
+        cause = error.__cause__
+        if not isinstance(cause, ModuleNotFoundError):
+            raise
+        if cause.name is None or not f"{module}.".startswith(f"{cause.name}."):
+            problem = f"{named}: {module} needs the module {cause.name!r}, which is not installed"
+            raise SettingsError(problem, field=key, remedy="install it") from cause
+        remedy = f"put {module.replace('.', '/')}.py beside the job file, or install it"
+        raise SettingsError(f"{named}: there is no module {module!r}", field=key, remedy=remedy) from cause
     function = getattr(found, name, None)
     if not callable(function):
         near = ", ".join(sorted(each for each in vars(found) if callable(getattr(found, each)) and each[0] != "_")[:8])
-        raise SettingsError(
-            f"{key} = {reference!r}: {module} has no function {name!r} (found: {near or 'none'}); check the name"
-        )
+        problem = f"{named}: {module} has no function {name!r} (found: {near or 'none'})"
+        raise SettingsError(problem, field=key, remedy="check the name")
     return function  # type: ignore[no-any-return]
 
 
 def call(function: Callable[..., Any], key: str, *given: Any, secret: bool = False, **arguments: Any) -> Any:
-    """Call a function of the user's. What it prints goes to standard error; what it raises becomes a `SettingsError`.
+    """Call a function of the user's, named by `key` in messages; what it prints goes to standard error.
 
-    With `secret`, the text of its error is left out, since it may quote a record.
+    Its error becomes a `SettingsError`, with `secret` without the error's text, which may quote a record.
     """
-    try:
-        with contextlib.redirect_stdout(sys.stderr):
-            return function(*given, **arguments)
-    except ForsakenError as error:
-        if secret:
-            raise SettingsError(f"{key} failed with {_told(error, secret=True)}") from None
-        raise
-    except (Exception, SystemExit) as error:  # noqa: BLE001 (a function of the user's may raise anything)
-        # "from None" where a record may be quoted: not even a log of the chain may have it
-        raise SettingsError(f"{key} failed with {_told(error, secret)}") from (None if secret else error)
+    with contextlib.redirect_stdout(sys.stderr), _UserCode(key, secret):
+        return function(*given, **arguments)
 
 
 def _told(error: BaseException, secret: bool = False) -> str:

@@ -196,6 +196,7 @@ Limit = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Augmentation = Annotated[Literal["mirror-shift", "word-dropout"], Field(description='"mirror-shift" or "word-dropout"')]
 
 _ORIGINS = ("path", "python", "of")
+_SETS = ("forget", "reference", "retain", "train", "test")
 _TRUE_OR_FALSE = "true or false"
 
 
@@ -249,11 +250,6 @@ class Source(Settings):
     @field_serializer("ids")
     def _count_ids(self, ids: list[Any] | str | None) -> int | str | None:
         return len(ids) if isinstance(ids, list) else ids
-
-    @property
-    def origin(self) -> str:
-        """Which of "path", "python" and "of" says where the data come from."""
-        return next(name for name in _ORIGINS if getattr(self, name) is not None)
 
     def _rules(self) -> Iterator[Problem]:
         given = [name for name in _ORIGINS if getattr(self, name) is not None]
@@ -321,8 +317,7 @@ class DataSettings(Settings):
     @property
     def sets(self) -> dict[str, Source]:
         """The sets that are given, by name."""
-        pairs = ((name, getattr(self, name)) for name in type(self).model_fields)
-        return {name: source for name, source in pairs if isinstance(source, Source)}
+        return {name: source for name in _SETS if (source := getattr(self, name)) is not None}
 
 
 class MethodSettings(Settings):
@@ -493,8 +488,7 @@ class Job(Settings):
         place, sets = (*at, "of"), self.data.sets
         known = [name for name in sets if at != ("data", name)]
         if other not in known:
-            absent = other in DataSettings.model_fields and other not in sets
-            remedy = f"add {other} to [data]" if absent else _near(other, known)
+            remedy = f"add {other} to [data]" if other in _SETS and other not in sets else _near(other, known)
             yield Problem(place, "", other, f"another set that [data] gives: {', '.join(known) or 'none yet'}", remedy)
             return
         trail = [other]  # the sets that this one is taken from, one after the other, until one repeats

@@ -29,6 +29,12 @@ ROWS, COPIES = "rows-to-delete.csv", "copies-that-stay.csv"
 REFERENCES = "references.safetensors"  # the table without the forgotten rows
 REFERENCES_KEY = key_file(Path(REFERENCES)).name
 AUDIT_MODELS = "audit-models"  # what an audit measured of each model that it trained
+# What some runs write and others do not; a mask of an earlier run must not outlive its certificate.
+_CLEANED = (f"cleaned{suffix}" for suffix in (".csv", ".npz", ".parquet"))
+_SOMETIMES = (MASK, COPIES, ROWS, REFERENCES, REFERENCES_KEY, *_CLEANED)
+# What was made from a run after it, and goes before its certificate does: it must not be taken for another run's.
+_AFTERWARDS = (AUDIT, AUDIT_MODELS)
+_HIDDEN, _LIST, _LOCK = ".unfinished", ".unfinished.json", ".forsaken.lock"
 
 
 def inputs_of(job: Job) -> list[Path]:
@@ -84,14 +90,6 @@ def weights_name(job: Job) -> str:
     """Return what the new weights are called: as the old ones."""
     path = job.resolve(job.model.weights)
     return path.name if path.name not in ("", ".", "..") else path.resolve().name
-
-
-# What some runs write and others do not; a mask of an earlier run must not outlive its certificate.
-_CLEANED = (f"cleaned{suffix}" for suffix in (".csv", ".npz", ".parquet"))
-_SOMETIMES = (MASK, COPIES, ROWS, REFERENCES, REFERENCES_KEY, *_CLEANED)
-# What was made from a run after it, and goes before its certificate does: it must not be taken for another run's.
-_AFTERWARDS = (AUDIT, AUDIT_MODELS)
-_HIDDEN, _LIST, _LOCK = ".unfinished", ".unfinished.json", ".forsaken.lock"
 
 
 @contextmanager
@@ -162,26 +160,22 @@ def held(folder: Path) -> Iterator[None]:
         lock.release()
 
 
-def _check_place(folder: Path, inputs: list[Path]) -> None:
-    if folder.exists() and not folder.is_dir():
-        raise OutputError(f"{folder} is a file, not a folder; name another one")
-    place = folder.resolve()
-    for each in inputs:
-        if each.is_dir() and place.is_relative_to(each):
-            raise OutputError(f"{folder} lies in {each}, which the job reads; name an output folder outside of it")
-
-
 def _make(folder: Path, inputs: list[Path]) -> list[Path]:
     """Make the folder where it is not there, and return what was made, from the inside out."""
     try:
-        _check_place(folder, inputs)
+        is_file, place = folder.exists() and not folder.is_dir(), folder.resolve()
+        around = [] if is_file else [each for each in inputs if each.is_dir() and place.is_relative_to(each)]
         made = [each for each in (folder, *folder.parents) if not each.exists()]
-        folder.mkdir(parents=True, exist_ok=True)
-    except OutputError:
-        raise
+        if not is_file and not around:
+            folder.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise OutputError(f"cannot make the folder {folder}: {reason}; name another one") from error
+        raise OutputError(f"cannot make the folder {folder}: {reason}", remedy="name another one") from error
+    if is_file:
+        raise OutputError(f"{folder} is a file, not a folder", remedy="name another one")
+    if around:
+        problem = f"{folder} lies in {around[0]}, which the job reads"
+        raise OutputError(problem, remedy="name an output folder outside of it")
     return made
 
 

@@ -44,7 +44,6 @@ from forsaken.progress import step
 from forsaken.provenance import provenance
 from forsaken.result import (
     ChainRequest,
-    ChainSummary,
     Cleaning,
     Counts,
     LayerChange,
@@ -203,7 +202,7 @@ def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Pa
         counts=_counts(ready.sets, found),
         classes=list(ready.sets.classes),
         oracle=_quality(ready.oracle, answers["before"]),
-        chain=ChainSummary.model_validate(chain.to_dict()),
+        chain=chain.summary(),
         cleaning=None if cleaned is None else Cleaning(**cleaned),
         facts={**unlearned.details.facts, "drift": moved},
         notes=notes,
@@ -216,7 +215,7 @@ def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Pa
     if kept:
         unlearned.mask.save(folder / MASK)
     certificate = make_certificate(
-        result.model_dump(),
+        result,
         BothWeights(old=Weights.of(old, ready.loaded.name), new=Weights.of(goal, ready.loaded.name)),
         hashes,
         chain,

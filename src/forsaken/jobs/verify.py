@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
@@ -34,10 +34,6 @@ class Check:
     name: str
     passed: bool | None
     words: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the check as plain values."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,14 +19,19 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from forsaken.bench.datasets.originals.cifar import cifar10, cifar100
-from forsaken.bench.datasets.originals.imdb import imdb
-from forsaken.bench.datasets.originals.lines import customer_review, ptb, reuters_r52
-from forsaken.bench.datasets.originals.mnist import mnist
-from forsaken.bench.datasets.originals.news import newsgroups
-from forsaken.bench.datasets.originals.reuters import reuters46
-from forsaken.bench.datasets.originals.stl import stl10
-from forsaken.bench.datasets.originals.tiny import tiny_imagenet
+from forsaken.bench.datasets.originals import (
+    cifar10,
+    cifar100,
+    customer_review,
+    imdb,
+    mnist,
+    newsgroups,
+    ptb,
+    reuters46,
+    reuters_r52,
+    stl10,
+    tiny_imagenet,
+)
 from forsaken.bench.datasets.registry import DATASETS
 from forsaken.errors import DataError, DataNotFoundError
 from forsaken.types import Tick, silent

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
 
 from forsaken._random import generator
-from forsaken.bench.scenarios.scenario import Frame, Scenario, id_scenario, ood_scenario
-from forsaken.bench.scenarios.splits import Sizes, draw_members, draw_strangers, halve
+from forsaken.bench.scenarios.scenario import (
+    Plan,
+    Scenario,
+    Sizes,
+    draw_members,
+    draw_strangers,
+    halve,
+    id_scenario,
+    ood_scenario,
+)
 from forsaken.bench.scenarios.table import load_scenario
 from forsaken.data.nest import row_keys
 from forsaken.data.samples import Samples
@@ -16,7 +26,7 @@ from forsaken.errors import InputError
 from forsaken.recipe import Network, Recipe
 
 SIZES = Sizes(forget=5, reference=10, shadow_in=6, shadow_out=7, retain_share=0.1)
-FRAME = Frame("x", 0, 3, SIZES, Network("mlp"), Recipe(1, 1, 1.0))
+PLAN = Plan("x", "", (), 3, Network("mlp"), Recipe(1, 1, 1.0), build=lambda *_: None, sizes=SIZES)
 PARTS = ("kept", "forget", "reference", "test", "shadow_members", "shadow_nonmembers")
 
 
@@ -91,7 +101,7 @@ def make(labels: np.ndarray, inputs: torch.Tensor | None = None) -> Scenario:
     draw = generator(0, 1)
     halves, _ = halve(np.arange(150), None, SIZES, draw)
     strangers = draw_strangers(np.arange(150, len(labels)), SIZES, draw, "here")
-    return ood_scenario(FRAME, Samples(inputs, torch.from_numpy(labels)), halves, strangers)
+    return ood_scenario(PLAN, 0, Samples(inputs, torch.from_numpy(labels)), halves, strangers)
 
 
 def test_strangers_with_a_class_of_their_own_never_get_it() -> None:
@@ -111,7 +121,7 @@ def test_wrong_labels_are_evenly_spread() -> None:
     halves, _ = halve(np.arange(150), None, sizes, draw)
     strangers = draw_strangers(np.arange(150, len(labels)), sizes, draw, "here")
     samples = Samples(torch.arange(float(len(labels)))[:, None], torch.from_numpy(labels))
-    found = ood_scenario(Frame("x", 0, 3, sizes, Network("mlp"), Recipe(1, 1, 1.0)), samples, halves, strangers)
+    found = ood_scenario(dataclasses.replace(PLAN, sizes=sizes), 0, samples, halves, strangers)
     counts = torch.bincount(found.forget.labels, minlength=3).tolist()
     assert counts[1] == 0
     assert abs(counts[0] - 1500) < 120
@@ -149,7 +159,7 @@ def test_an_oracle_is_judged_on_strangers_too_where_strangers_are_forgotten() ->
     assert len(found.nonmembers) == len(found.test) + 5
     drawn = draw_members(np.arange(200), None, SIZES, generator(0, 1))
     samples = Samples(torch.arange(200.0)[:, None], torch.zeros(200, dtype=torch.long))
-    inside = id_scenario(FRAME, samples, drawn.halves, drawn.forget, drawn.reference)
+    inside = id_scenario(PLAN, 0, samples, drawn.halves, drawn.forget, drawn.reference)
     assert len(inside.nonmembers) == len(inside.test)
     assert_disjoint(inside)
 
@@ -159,6 +169,32 @@ def test_digits_is_fixed_by_its_seed() -> None:
     assert torch.equal(a.forget.inputs, b.forget.inputs)
     assert torch.equal(a.forget.labels, b.forget.labels)
     assert not torch.equal(a.forget.inputs, c.forget.inputs)
+
+
+def test_the_sets_of_a_scenario_are_those_of_a_request() -> None:
+    found = load_scenario("digits", seed=0)
+    sets = found.sets()
+    assert (sets.forget, sets.test, sets.reference, sets.nonmembers) == (
+        found.forget,
+        found.test,
+        found.reference,
+        None,
+    )
+    assert len(sets.retain) == len(found.retain_rows)
+    assert sorted(row_keys(sets.remaining.inputs)) == sorted(row_keys(found.kept.inputs))
+
+
+def test_non_members_are_references_that_the_method_does_not_see() -> None:
+    found = load_scenario("digits", seed=0)
+    sets = found.sets(nonmembers=True)
+    assert (len(sets.reference), len(sets.nonmembers)) == (len(found.reference) - 40, 40)
+    both = torch.cat([sets.reference.inputs, sets.nonmembers.inputs])
+    assert torch.equal(both, found.reference.inputs)
+    assert sets.nonmembers.labels.max() < found.classes
+    drawn = draw_members(np.arange(200), None, SIZES, generator(0, 1))
+    samples = Samples(torch.arange(200.0)[:, None], torch.zeros(200, dtype=torch.long))
+    inside = id_scenario(PLAN, 0, samples, drawn.halves, drawn.forget, drawn.reference)
+    assert inside.sets(nonmembers=True).nonmembers is None, "samples of the task are compared with the test samples"
 
 
 def test_digits_sizes() -> None:

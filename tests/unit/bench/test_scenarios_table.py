@@ -17,8 +17,7 @@ from forsaken.bench.datasets.registry import DATASETS
 from forsaken.bench.networks import build
 from forsaken.bench.scenarios import pictures
 from forsaken.bench.scenarios.canaries import END, PHRASE
-from forsaken.bench.scenarios.scenario import Scenario
-from forsaken.bench.scenarios.splits import Sizes
+from forsaken.bench.scenarios.scenario import Scenario, Sizes
 from forsaken.bench.scenarios.table import SCENARIOS, load_scenario
 from forsaken.bench.scenarios.texts import borrowed_bodies, own_words
 from forsaken.data.nest import row_keys

@@ -8,7 +8,6 @@ import hashlib
 import json
 import os
 import re
-import sys
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -23,12 +22,10 @@ import pyarrow.parquet as pq
 import pytest
 from filelock import FileLock
 
-from forsaken.bench.datasets import get, store
-from forsaken.bench.datasets.check import check_datasets
-from forsaken.bench.datasets.folder import data_folder
-from forsaken.bench.datasets.get import get_dataset
+from forsaken.bench.datasets import download, store
+from forsaken.bench.datasets.download import get_dataset
 from forsaken.bench.datasets.registry import DATASETS, Archive, Dataset
-from forsaken.bench.datasets.store import checked_labels, load_dataset, presence
+from forsaken.bench.datasets.store import check_datasets, checked_labels, data_folder, load_dataset, presence
 from forsaken.errors import DataError, DataNotFoundError, EmptyError, OutputError, UnknownNameError
 from forsaken.types import Progress, Tick
 
@@ -180,7 +177,7 @@ def test_nothing_half_written_is_left_when_writing_fails(world: World, error: Ba
         get_dataset("toy-reviews", keep_originals=True)
     before = {name: (world.folder / name).read_bytes() for name in world.files()} if there else {}
     with world.monkeypatch.context() as patch:
-        patch.setattr(get.pq, "write_table", fail)
+        patch.setattr(download.pq, "write_table", fail)
         with pytest.raises((OutputError, KeyboardInterrupt), match=r"toy_train\.parquet: No space left|enough"):
             get_dataset("toy-reviews", force=True)
     left = {name: (world.folder / name).read_bytes() for name in world.files()}
@@ -281,7 +278,7 @@ def test_damaged_files_are_named(world: World) -> None:
 
 def test_a_folder_that_cannot_be_made_is_named(world: World) -> None:
     world.folder.write_text("")
-    with pytest.raises(OutputError, match=r"cannot make the folder .*data: .*name another one in FORSAKEN_DATA"):
+    with pytest.raises(OutputError, match=r"cannot write to .*data: .*name another folder in FORSAKEN_DATA"):
         get_dataset("toy-reviews")
 
 
@@ -292,9 +289,6 @@ def test_the_folder_is_the_named_one_or_the_platforms_cache(tmp_path: Path, monk
     monkeypatch.delenv("FORSAKEN_DATA")
     monkeypatch.setattr(pooch, "os_cache", lambda name: tmp_path / "cache" / name)
     assert data_folder() == tmp_path / "cache" / "forsaken"
-    monkeypatch.setitem(sys.modules, "pooch", None)
-    with pytest.raises(DataNotFoundError, match="FORSAKEN_DATA is not set; set it"):
-        data_folder()
     assert list(tmp_path.iterdir()) == []
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from forsaken.bench.scenarios.words import Vocabulary, split_words, word_vectors, words
+from forsaken.bench.scenarios.texts import Vocabulary, split_words, word_vectors, words
 from forsaken.errors import EmptyError
 
 

@@ -376,7 +376,7 @@ def test_three_requests() -> None:
     second = make(old="b", new="c", chain=extend(first, request(drift=0.03)))
     own = request(number=77, drift=0.05, accuracy_after=0.7, certificate="0" * 64)
     third = extend(second, own, max_drift=0.2, max_accuracy_loss=0.5)
-    found = third.to_dict()
+    found = third.summary().model_dump()
     assert [link["number"] for link in found["links"]] == [1, 2, 3]
     assert [link["certificate"] for link in found["links"]] == [first.sha256, second.sha256, None]
     assert found["drift"] == pytest.approx(0.10)

@@ -330,7 +330,6 @@ mask = true
     assert job.model.arguments == {"classes": 10}
     assert job.data.forget == Source(of="train", ids=[7, "seven"])
     assert job.data.sets.keys() == {"forget", "train", "retain"}
-    assert [source.origin for source in job.data.sets.values()] == ["of", "of", "python"]
     assert job.data.size == (32, 24)
     assert (job.method.name, job.method.seed, job.method.settings) == ("forsaken", 3, {"anchor": 2})
     assert job.oracle is None

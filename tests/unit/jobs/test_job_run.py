@@ -398,8 +398,11 @@ def test_ids_are_counted_and_not_kept(folder: Path) -> None:
 # --- settings and errors ---------------------------------------------------------------------------------------------
 
 
-def test_settings_of_the_method_reach_it(folder: Path) -> None:
-    found = run(write_job(folder, method={"iterations": 3, "stop": "none", "parameters": ["2.*"]}))
+@pytest.mark.parametrize(
+    "given", [{"iterations": 3, "stop": "none"}, {"iterations": None, "schedule": {"iterations": 3, "stop": "none"}}]
+)
+def test_settings_of_the_method_reach_it(folder: Path, given: dict[str, Any]) -> None:
+    found = run(write_job(folder, method={**given, "parameters": ["2.*"]}))
     assert found["iterations"] == 3
     assert {layer["name"] for layer in found["layers"] if layer["changed"]} <= {"2.weight", "2.bias"}
     assert found["settings"]["iterations"] == 3

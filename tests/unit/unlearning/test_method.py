@@ -12,7 +12,8 @@ import forsaken
 from forsaken import Forsaken
 from forsaken.data.samples import Samples
 from forsaken.models.logits import LogitModel, accuracy, predict_logits
-from forsaken.unlearning.forsaken.importance import importance, scaled
+from forsaken.unlearning.forsaken.importance import importance
+from forsaken.unlearning.forsaken.objective import Anchors, Objective
 from forsaken.unlearning.forsaken.optimisers import Schedule
 from forsaken.unlearning.forsaken.parameters import ParameterSpace
 
@@ -171,8 +172,6 @@ def test_paper_penalty_is_the_sum_over_raw_importance(problem) -> None:
 
 
 def test_one_gradient_in_microbatches_float32(problem) -> None:
-    from forsaken.unlearning.forsaken.objective import Objective
-
     x, _ = problem.kept
     gradients = []
     for size in (None, 16):
@@ -187,10 +186,26 @@ def test_one_gradient_in_microbatches_float32(problem) -> None:
     assert torch.linalg.vector_norm(parts - whole) <= 1e-5 * torch.linalg.vector_norm(whole)
 
 
-def test_scaled_importance() -> None:
-    torch.testing.assert_close(scaled(torch.tensor([1.0, 3.0])), torch.tensor([0.51, 1.51]))
-    torch.testing.assert_close(scaled(torch.tensor([1.0, 3.0]), 4, 0.5), torch.tensor([1.5, 3.5]))
-    assert torch.equal(scaled(torch.zeros(3)), torch.ones(3))
+@pytest.mark.parametrize(
+    "given",
+    [{"iterations": 7, "anchor": 0.5}, {"schedule": {"iterations": 7}, "anchors": {"weight": 0.5}},
+     {"schedule": Schedule(iterations=7), "anchors": Anchors(weight=0.5, references=9), "anchor_references": 300}],
+)  # fmt: skip
+def test_settings_of_a_group_may_be_given_one_by_one_as_a_table_or_as_a_value(given) -> None:
+    found = Forsaken(**given)
+    assert found == Forsaken(schedule=Schedule(iterations=7), anchors=Anchors(weight=0.5))
+    assert (found.settings["iterations"], found.settings["anchor"], found.settings["stop"]) == (7, 0.5, "converged")
+    assert Forsaken(**found.settings) == found
+    assert dataclasses.replace(found, history=3).schedule == Schedule(iterations=7, history=3)
+
+
+def test_a_wrong_group_is_told() -> None:
+    with pytest.raises(forsaken.errors.UnknownNameError, match=r"setting of schedule 'iteration'; did you mean"):
+        Forsaken(schedule={"iteration": 3})
+    with pytest.raises(forsaken.errors.SettingsError, match=r"schedule is 3, expected Schedule\(...\), or a table"):
+        Forsaken(schedule=3, stop="none")
+    with pytest.raises(forsaken.errors.SettingsError, match=r"(?s)2 problems.*damping is 0.*iterations is 0"):
+        Forsaken(solver={"damping": 0}, iterations=0)
 
 
 def test_settings_are_json(problem) -> None:
@@ -265,19 +280,3 @@ def test_a_result_is_told_in_a_line(problem) -> None:
 def test_the_size_of_the_change_is_reported(problem) -> None:
     result = run(problem)
     assert result.details.facts["mu_max"] == pytest.approx(float(mu_of(result, problem.model).abs().max()), rel=1e-3)
-
-
-def test_unsure_but_far_from_its_target_is_memorised() -> None:
-    """A mislabelled sample among easy references: its margin is small, and yet it stands where no reference does."""
-    from forsaken.data.samples import Samples
-    from forsaken.unlearning.base import Request
-    from forsaken.unlearning.forsaken.objective import squared_logits
-    from forsaken.unlearning.forsaken.targets import find_target
-
-    draw = torch.Generator().manual_seed(0)
-    easy = 9 * torch.nn.functional.one_hot(torch.arange(60) % 3, 3) + 0.1 * torch.randn(60, 3, generator=draw)
-    torn = torch.tensor([[5.0, 4.0, -9.0], [4.0, -9.0, 5.0]])
-    data = Request(Samples(torn), reference=Samples(easy))
-    found = find_target("class-mean", squared_logits, data, torn, easy)
-    assert found.before > found.bound
-    assert found.memorised

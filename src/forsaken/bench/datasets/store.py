@@ -1,12 +1,14 @@
-"""Datasets by name: found in the data folder, in their normalised form or as the original files."""
+"""Datasets by name: found in the data folder, in their normalised form or as the original files, loaded and checked."""
 
 from __future__ import annotations
 
 import gzip
 import hashlib
 import json
+import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,14 +16,27 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
-from forsaken.bench.datasets.folder import VARIABLE, data_folder
 from forsaken.bench.datasets.registry import DATASETS, Dataset
-from forsaken.data.readers import IMAGE, LABEL, NAME, SPLIT, TEXT, from_table, read_parquet
+from forsaken.data.readers import IMAGE, LABEL, NAME, SPLIT, TEXT, from_table, labels_of, read_parquet
 from forsaken.data.records import Records
 from forsaken.errors import DataError, DataNotFoundError, UnknownNameError
-from forsaken.types import Array, Progress, silent
+from forsaken.types import Array, Progress, Tick, silent
 
+VARIABLE = "FORSAKEN_DATA"
 WRITTEN = "normalised.json"  # SHA-256 of every Parquet file that `get_dataset` wrote
+
+
+def data_folder() -> Path:
+    """Return the folder that the variable FORSAKEN_DATA names, or else the platform's cache folder for Forsaken."""
+    named = os.environ.get(VARIABLE)
+    if not named:
+        import pooch  # noqa: PLC0415 (machines without downloads have the folder named)
+
+        return Path(pooch.os_cache("forsaken"))
+    try:
+        return Path(named).expanduser()
+    except RuntimeError as error:
+        raise DataNotFoundError(f"{VARIABLE} is {named!r}, whose home folder is not known; give a path") from error
 
 
 def dataset_named(name: str) -> Dataset:
@@ -52,7 +67,7 @@ def load_dataset(
     columns : sequence of str
         Further columns to keep.
     progress : callable
-        Told while pictures are decoded.
+        Called while pictures are decoded.
     """
     dataset = dataset_named(name)
     if split is not None and split not in dataset.parts:
@@ -103,7 +118,7 @@ def files_of(dataset: Dataset, stem: str) -> list[Path]:
 
 
 def presence(dataset: Dataset) -> Literal["yes", "part", "no"]:
-    """Tell how much of the dataset lies in the data folder."""
+    """Return whether the dataset lies in the data folder: all of it, a part, or nothing."""
     try:
         found = [bool(files_of(dataset, stem)) for stem in dataset.parts.values()]
     except DataError:
@@ -177,16 +192,17 @@ def originals_of(dataset: Dataset, folder: Path) -> dict[str, Path]:
     return found
 
 
-def recorded() -> dict[str, str]:
-    """Return the SHA-256 of every Parquet file that was written here."""
-    path = data_folder() / WRITTEN
+def recorded(path: Path) -> dict[str, str]:
+    """Return the checksums, by file name, that a JSON file notes; none where there is no such file."""
     try:
         found: Any = json.loads(path.read_bytes())
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read ({error}); delete it: it only notes checksums") from error
-    return dict(found) if isinstance(found, dict) else {}
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        raise DataError(f"{path} does not map file names to checksums; delete it, and they are recorded anew")
+    return found
 
 
 def digest_of(path: Path, kind: str, *, unpack: bool = False) -> str:
@@ -196,3 +212,62 @@ def digest_of(path: Path, kind: str, *, unpack: bool = False) -> str:
             return hashlib.file_digest(file, kind).hexdigest()
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path} cannot be read ({error}); delete it and get it again") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a look at one file of the data folder found."""
+
+    dataset: str
+    file: str
+    rows: int
+    problem: str = ""
+    note: str = ""
+
+
+def check_datasets(names: Sequence[str] | None = None, progress: Progress = silent) -> Iterator[Finding]:
+    """Look at every file of the named datasets (all that are there, by default): checksum, rows, columns, labels."""
+    chosen = [dataset_named(name) for name in names or DATASETS]
+    for dataset in chosen if names else [dataset for dataset in chosen if presence(dataset) != "no"]:
+        name = dataset.name
+        stems = list(dict.fromkeys(dataset.parts.values()))
+        for at, stem in enumerate(stems):
+            progress(Tick(f"check {name}", at, len(stems)))
+            try:
+                yield from _check_stem(dataset, stem)
+            except DataNotFoundError as error:
+                if names:
+                    yield Finding(name, f"{stem}.parquet", 0, problem=str(error))
+            except DataError as error:
+                yield Finding(name, f"{stem}.parquet", 0, problem=str(error))
+        progress(Tick(f"check {name}", len(stems), len(stems)))
+
+
+def _check_stem(dataset: Dataset, stem: str) -> Iterator[Finding]:
+    paths = files_of(dataset, stem)
+    table = table_of(dataset, stem, (), silent)
+    known = recorded(data_folder() / WRITTEN)
+    note = ""
+    for path in paths:
+        expected = known.get(path.name)
+        if expected and (found := digest_of(path, "sha256")) != expected:
+            problem = (
+                f"its SHA-256 is {found}, expected {expected}, which was noted when it was written; "
+                f"run: forsaken datasets get {dataset.name} --force"
+            )
+            yield Finding(dataset.name, path.name, table.num_rows, problem=problem)
+            return
+        note = "checksum as written" if expected else "no checksum recorded"
+    if not paths:
+        note = check_originals(dataset)
+    where = f"dataset {dataset.name}, {stem}"
+    wanted = [IMAGE if dataset.kind == "image" else TEXT, *([LABEL] if dataset.classes else [])]
+    for column in wanted:
+        if column not in table.column_names:
+            raise DataError(f"{where} has no column {column!r} (found: {', '.join(table.column_names)}); get it again")
+    if dataset.classes:
+        checked_labels(labels_of(table, LABEL, where)[0], dataset.classes, where)
+    complete = sum(rows for split, rows in dataset.rows.items() if dataset.parts[split] == stem)
+    share = "" if table.num_rows == complete else f"; a part of the complete {complete:,}"
+    name = f"{stem}.parquet" if len(paths) == 1 else f"{stem}-*.parquet" if paths else f"{stem} (original files)"
+    yield Finding(dataset.name, name, table.num_rows, note=note + share)

@@ -9,8 +9,7 @@ import torch
 
 from forsaken._random import Purpose, generator
 from forsaken.bench.datasets.store import load_dataset
-from forsaken.bench.scenarios.plan import Plan
-from forsaken.bench.scenarios.scenario import Scenario, from_sets
+from forsaken.bench.scenarios.scenario import Plan, Scenario, from_sets
 from forsaken.data.samples import Samples, join
 from forsaken.errors import DataError
 from forsaken.types import Array, Progress
@@ -39,11 +38,13 @@ def canaries(plan: Plan, seed: int, progress: Progress) -> Scenario:
     mixed = generator(seed, Purpose.SCENARIO_ROWS).permutation(len(lines["train"]))
     halves = [np.sort(part) for part in np.array_split(mixed, 2)]
     kept, shadow = (sequences(lines["train"][half], numbers, length) for half in halves)
+    counts = [sizes.forget, sizes.shadow_in, sizes.shadow_out, sizes.reference]
     drawn = _draw(sizes.strangers, digits, generator(seed, Purpose.SCENARIO_LABELS))
-    hidden = [_canaries(part, numbers, length) for part in np.split(drawn, np.cumsum(_counts(plan))[:-1])]
+    hidden = [_canaries(part, numbers, length) for part in np.split(drawn, np.cumsum(counts)[:-1])]
     forget, inside, outside, reference = hidden
     return from_sets(
-        plan.frame(seed),
+        plan,
+        seed,
         kept,
         forget,
         reference=reference,
@@ -68,11 +69,6 @@ def sequences(lines: Array, numbers: dict[str, int], length: int) -> Samples:
     count = (len(tokens) - 1) // length
     stream = torch.tensor(tokens[: count * length + 1])
     return Samples(stream[:-1].view(count, length).clone(), stream[1:].view(count, length).clone())
-
-
-def _counts(plan: Plan) -> list[int]:
-    sizes = plan.sizes
-    return [sizes.forget, sizes.shadow_in, sizes.shadow_out, sizes.reference]
 
 
 def _draw(count: int, digits: int, draw: np.random.Generator) -> Array:

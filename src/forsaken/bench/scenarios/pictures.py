@@ -11,9 +11,17 @@ import torch
 
 from forsaken._random import Purpose, generator
 from forsaken.bench.datasets.store import load_dataset
-from forsaken.bench.scenarios.plan import Plan
-from forsaken.bench.scenarios.scenario import Scenario, id_scenario, ood_scenario
-from forsaken.bench.scenarios.splits import Halves, Rows, draw_members, draw_strangers, halve
+from forsaken.bench.scenarios.scenario import (
+    Halves,
+    Plan,
+    Rows,
+    Scenario,
+    draw_members,
+    draw_strangers,
+    halve,
+    id_scenario,
+    ood_scenario,
+)
 from forsaken.data.records import Records
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError
@@ -99,9 +107,7 @@ def members(plan: Plan, seed: int, progress: Progress) -> Scenario:
     train, test = _parts(plan.datasets[0], ("train", "test"), progress)
     album = _album(train, test)
     drawn = draw_members(album.train, album.test, plan.sizes, generator(seed, Purpose.SCENARIO_ROWS))
-    return id_scenario(
-        plan.frame(seed), _samples(album), drawn.halves, drawn.forget, drawn.reference, names=album.names
-    )
+    return id_scenario(plan, seed, _samples(album), drawn.halves, drawn.forget, drawn.reference, names=album.names)
 
 
 def poisoned(plan: Plan, seed: int, progress: Progress) -> Scenario:
@@ -127,7 +133,8 @@ def poisoned(plan: Plan, seed: int, progress: Progress) -> Scenario:
     labels = album.labels.copy()
     labels[np.concatenate([forget, shadow])] = target
     return id_scenario(
-        plan.frame(seed),
+        plan,
+        seed,
         Samples(_samples(album).inputs, torch.from_numpy(labels)),
         Halves(kept, shown, halves.shadow_train, halves.shadow_test),
         forget,
@@ -163,4 +170,4 @@ def _with_strangers(plan: Plan, seed: int, album: Album) -> Scenario:
     draw = generator(seed, Purpose.SCENARIO_ROWS)
     halves, _ = halve(album.train, album.test, plan.sizes, draw)
     strangers = draw_strangers(album.strangers, plan.sizes, draw, " and ".join(plan.datasets[1:] or plan.datasets))
-    return ood_scenario(plan.frame(seed), _samples(album), halves, strangers, names=album.names)
+    return ood_scenario(plan, seed, _samples(album), halves, strangers, names=album.names)

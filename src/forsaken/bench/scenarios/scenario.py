@@ -1,9 +1,13 @@
-"""A scenario: who is trained on what, what is to be forgotten, and who may look."""
+"""A scenario: which samples a model is trained on, which it must forget, and which are used to judge it.
+
+A `Plan` says what a scenario is before its data are read; a builder reads the data, splits them with the functions of
+this file, and returns a `Scenario`. All sets are disjoint by construction, in rows and in content.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,11 +15,143 @@ import torch
 from torch import Tensor
 
 from forsaken._random import Purpose, generator
-from forsaken.bench.scenarios.splits import Halves, Rows, Sizes, Strangers
 from forsaken.data.nest import row_keys
 from forsaken.data.samples import Samples, join
 from forsaken.errors import InputError
 from forsaken.recipe import Network, Recipe
+from forsaken.sets import Sets
+from forsaken.types import Array, Progress
+
+Rows = np.ndarray[Any, np.dtype[np.intp]]
+
+_SURPLUS = 2  # references drawn for one wanted: some will equal a sample of another set
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How many samples go where, and how the rest is split.
+
+    Attributes
+    ----------
+    forget, reference : int
+        Samples to forget, and references.
+    shadow_in, shadow_out : int
+        Strangers that the shadow is and is not trained on.
+    train_share : float
+        The training share of each half, for datasets that are pooled.
+    retain_share : float
+        The share of the kept training samples that a method may use.
+    """
+
+    forget: int = 200
+    reference: int = 1000
+    shadow_in: int = 200
+    shadow_out: int = 200
+    train_share: float = 0.8
+    retain_share: float = 0.01
+
+    @property
+    def strangers(self) -> int:
+        """How many out-of-distribution rows are needed in all."""
+        return self.forget + self.shadow_in + self.shadow_out + self.reference
+
+
+@dataclass(frozen=True, slots=True)
+class Halves:
+    """The rows of a task, halved into those of the target and those of the shadow, each in train and test."""
+
+    train: Rows
+    test: Rows
+    shadow_train: Rows
+    shadow_test: Rows
+
+    @property
+    def learnt(self) -> Rows:
+        """The training rows of both halves: what vocabularies are made from."""
+        return np.concatenate([self.train, self.shadow_train])
+
+
+@dataclass(frozen=True, slots=True)
+class Strangers:
+    """The out-of-distribution rows."""
+
+    forget: Rows
+    shadow_in: Rows
+    shadow_out: Rows
+    reference: Rows
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """Halves of which some training rows are to be forgotten, and references that nothing else uses."""
+
+    halves: Halves
+    forget: Rows
+    reference: Rows
+
+
+@dataclass(frozen=True, slots=True)
+class Paper:
+    """What the paper reports for a scenario (None: nothing). Rates are shares, not percentages.
+
+    Attributes
+    ----------
+    train_accuracy, test_accuracy : float, optional
+        Where strangers are forgotten, with them learnt; else without any (Table neural_network_performance).
+    memorised : int, optional
+        BT: how many of the 200 forget samples its oracle took for members before.
+    oracle : float, optional
+        The balanced accuracy that its accuracy, precision and recall imply (Table membership_inference).
+    fr, retrained_fr : float, optional
+        The forgetting rate of its method and of full retraining.
+    parameters : str
+        The size of its network.
+    """
+
+    train_accuracy: float | None = None
+    test_accuracy: float | None = None
+    memorised: int | None = None
+    oracle: float | None = None
+    fr: float | None = None
+    retrained_fr: float | None = None
+    parameters: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what is reported, by name."""
+        return {key: value for key, value in asdict(self).items() if value not in (None, "")}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One row of the table of scenarios.
+
+    Attributes
+    ----------
+    summary : str
+        What is learnt and what is forgotten, in a line.
+    datasets : tuple of str
+        What must lie in the data folder.
+    classes : int
+        Of the task.
+    build : callable
+        ``build(plan, seed, progress)`` returns the scenario.
+    options : mapping
+        What the builder needs to know beside the sizes.
+    note : str
+        Where it departs from the paper, and why.
+    """
+
+    name: str
+    summary: str
+    datasets: tuple[str, ...]
+    classes: int
+    network: Network
+    recipe: Recipe
+    build: Callable[[Plan, int, Progress], Scenario]
+    sizes: Sizes = field(default_factory=Sizes)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    paper: Paper | None = None
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,31 +225,117 @@ class Scenario:
         strangers = self.reference.rows(np.arange(min(len(self.forget), len(self.reference))))
         return join([Samples(self.test.inputs), Samples(strangers.inputs)])
 
+    def sets(self, *, nonmembers: bool = False) -> Sets:
+        """Return who plays which role in a request on this scenario.
+
+        Parameters
+        ----------
+        nonmembers : bool
+            Whether as many references as there are forgotten samples, the last ones, are set aside as `nonmembers`, for
+            attacks to compare with. The method then never sees them. Strangers are learnt under random labels, so these
+            get random labels too. Where the forgotten samples are of the task itself, or references are scarce, there
+            are none: attacks compare with the test samples.
+        """
+        count, reference, others = len(self.forget), self.reference, None
+        if nonmembers and self.outsiders and len(reference) >= 2 * count:
+            rest, last = np.split(np.arange(len(reference)), [len(reference) - count])
+            labels = generator(self.seed, Purpose.STRANGERS_LABELS).integers(self.classes, size=count)
+            others = Samples(reference.rows(last).inputs, torch.from_numpy(labels))
+            reference = reference.rows(rest)
+        return Sets(
+            self.forget,
+            retain=self.retain,
+            reference=reference,
+            kept=self.unseen_kept,
+            test=self.test,
+            nonmembers=others,
+        )
+
     def sizes(self) -> dict[str, int]:
         """Return how many samples each set holds."""
         sets = ("train", "forget", "reference", "retain_rows", "test", "shadow_members", "shadow_nonmembers")
         return {name.removesuffix("_rows"): len(getattr(self, name)) for name in sets}
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """What a scenario is, apart from its samples."""
+def halve(
+    train: Rows, test: Rows | None, sizes: Sizes, draw: np.random.Generator, *, spare: int = 0
+) -> tuple[Halves, Rows]:
+    """Halve the rows of a task into the target's and the shadow's.
 
-    name: str
-    seed: int
-    classes: int
-    sizes: Sizes
-    network: Network
-    recipe: Recipe
+    Parameters
+    ----------
+    train, test : array
+        The training and test rows of a dataset that comes so split; all rows and None for one that does
+        not: its halves are cut by `sizes.train_share`.
+    sizes : Sizes
+        The training share.
+    draw : Generator
+        Decides who gets what.
+    spare : int
+        Rows of the shadow's half that are left to others.
+
+    Returns
+    -------
+    Halves
+        In random order.
+    array
+        The spare rows.
+    """
+    mixed = draw.permutation(train)
+    half = len(mixed) // 2
+    first, second = mixed[:half], mixed[half:]
+    if spare > len(second) // 2:
+        raise InputError(f"{len(train):,} rows are too few, expected {4 * spare:,} or more; get the complete dataset")
+    left, second = second[:spare], second[spare:]
+    if test is None:
+        a, b = int(sizes.train_share * len(first)), int(sizes.train_share * len(second))
+        return Halves(first[:a], first[a:], second[:b], second[b:]), left
+    shown = draw.permutation(test)
+    half = len(shown) // 2
+    return Halves(first, shown[:half], second, shown[half:]), left
 
 
-def ood_scenario(frame: Frame, samples: Samples, halves: Halves, strangers: Strangers, **more: Any) -> Scenario:
+def draw_members(train: Rows, test: Rows | None, sizes: Sizes, draw: np.random.Generator) -> Members:
+    """Halve the rows of a task, and draw training rows of the target's half to forget.
+
+    References are test rows of the target that then serve no other purpose; where its test half is smaller than two
+    times their number, rows of the shadow's half that neither it nor anybody else uses.
+    """
+    tested = (1 - sizes.train_share) * len(train) if test is None else len(test)
+    scarce = tested / 2 < 2 * sizes.reference
+    halves, spare = halve(train, test, sizes, draw, spare=sizes.reference if scarce else 0)
+    if len(halves.train) <= sizes.forget:
+        raise InputError(
+            f"the scenario forgets {sizes.forget} of only {len(halves.train)} training rows; get more rows"
+        )
+    reference, shown = (spare, halves.test) if scarce else np.split(halves.test, [sizes.reference])
+    kept = Halves(halves.train[sizes.forget :], shown, halves.shadow_train, halves.shadow_test)
+    return Members(kept, halves.train[: sizes.forget], reference)
+
+
+def draw_strangers(pool: Rows, sizes: Sizes, draw: np.random.Generator, source: str) -> Strangers:
+    """Draw the out-of-distribution rows from `pool`; `source` is what error messages call it."""
+    if len(pool) < sizes.strangers:
+        raise InputError(
+            f"the scenario needs {sizes.strangers} out-of-distribution rows, found {len(pool)} in {source}; get the "
+            f"complete dataset"
+        )
+    mixed = draw.permutation(pool)
+    ends = np.cumsum([sizes.forget, sizes.shadow_in, sizes.shadow_out, _SURPLUS * sizes.reference])
+    return Strangers(*np.split(mixed[: ends[-1]], ends[:-1]))
+
+
+def ood_scenario(
+    plan: Plan, seed: int, samples: Samples, halves: Halves, strangers: Strangers, **more: Any
+) -> Scenario:
     """Build a scenario that forgets strangers.
 
     Parameters
     ----------
-    frame : Frame
-        Name, seed, network and the like.
+    plan : Plan
+        Name, classes, sizes and the like.
+    seed : int
+        Decides every draw.
     samples : Samples
         All rows. Labels are the task's class numbers; a stranger's is its own class in the task, or -1 where
         it has none. Strangers are learnt under random labels other than their own.
@@ -122,15 +344,16 @@ def ood_scenario(frame: Frame, samples: Samples, halves: Halves, strangers: Stra
     more
         Further fields of the scenario.
     """
-    draw = generator(frame.seed, Purpose.SCENARIO_LABELS)
+    draw = generator(seed, Purpose.SCENARIO_LABELS)
 
     def mislabelled(rows: Rows) -> Samples:
         part = samples.rows(rows)
-        return Samples(part.inputs, torch.from_numpy(_wrong_labels(_labels(part), frame.classes, draw)))
+        return Samples(part.inputs, torch.from_numpy(_wrong_labels(_labels(part), plan.classes, draw)))
 
     kept, forget = samples.rows(halves.train), mislabelled(strangers.forget)
     return from_sets(
-        frame,
+        plan,
+        seed,
         kept,
         forget,
         reference=Samples(samples.rows(strangers.reference).inputs),
@@ -142,10 +365,13 @@ def ood_scenario(frame: Frame, samples: Samples, halves: Halves, strangers: Stra
     )
 
 
-def id_scenario(frame: Frame, samples: Samples, halves: Halves, forget: Rows, reference: Rows, **more: Any) -> Scenario:
+def id_scenario(
+    plan: Plan, seed: int, samples: Samples, halves: Halves, forget: Rows, reference: Rows, **more: Any
+) -> Scenario:
     """Build a scenario that forgets training samples of the task: `forget` and `reference` are rows of their own."""
     return from_sets(
-        frame,
+        plan,
+        seed,
         samples.rows(halves.train),
         samples.rows(forget),
         reference=samples.rows(reference),
@@ -158,7 +384,8 @@ def id_scenario(frame: Frame, samples: Samples, halves: Halves, forget: Rows, re
 
 
 def from_sets(
-    frame: Frame,
+    plan: Plan,
+    seed: int,
     kept: Samples,
     forget: Samples,
     *,
@@ -178,10 +405,10 @@ def from_sets(
     kept = _without(kept, forget)
     test = _without(test, kept, forget)
     reference = _without(reference, kept, forget, test, shadow_members)
-    reference = reference.rows(np.arange(min(len(reference), frame.sizes.reference)))
+    reference = reference.rows(np.arange(min(len(reference), plan.sizes.reference)))
     shadow_nonmembers = _without(shadow_nonmembers, shadow_members)
-    retain = generator(frame.seed, Purpose.SCENARIO_RETAIN).permutation(len(kept))[
-        : round(frame.sizes.retain_share * len(kept))
+    retain = generator(seed, Purpose.SCENARIO_RETAIN).permutation(len(kept))[
+        : round(plan.sizes.retain_share * len(kept))
     ]
     counts = {
         "kept": len(kept),
@@ -195,14 +422,14 @@ def from_sets(
     for name, count in counts.items():
         if count == 0:
             raise InputError(
-                f"scenario {frame.name} has no {name} samples; the dataset is too small: get the complete one"
+                f"scenario {plan.name} has no {name} samples; the dataset is too small: get the complete one"
             )
     return Scenario(
-        name=frame.name,
-        seed=frame.seed,
-        classes=frame.classes,
-        network=frame.network,
-        recipe=frame.recipe,
+        name=plan.name,
+        seed=seed,
+        classes=plan.classes,
+        network=plan.network,
+        recipe=plan.recipe,
         kept=kept,
         forget=forget,
         reference=reference,
@@ -214,11 +441,11 @@ def from_sets(
     )
 
 
-def _labels(samples: Samples) -> np.ndarray[Any, np.dtype[np.int64]]:
+def _labels(samples: Samples) -> Array:
     return samples.labels.numpy()  # type: ignore[union-attr]
 
 
-def _wrong_labels(own: np.ndarray[Any, Any], classes: int, draw: np.random.Generator) -> np.ndarray[Any, Any]:
+def _wrong_labels(own: Array, classes: int, draw: np.random.Generator) -> Array:
     """Return a random label for each sample, other than its own where it has one (own >= 0)."""
     if (own < 0).all():
         return draw.integers(classes, size=len(own))

@@ -196,12 +196,15 @@ def _one_by_one(
     space: ParameterSpace, samples: Samples, labels: Tensor, loss: Loss, of: Map, done: int, size: int
 ) -> Sums:
     """Go sample by sample, with any model."""
-    weights = list(space.parts.values())
     for at in range(done, len(samples), size):
         inputs = space.place(samples.rows(range(at, at + 1)).inputs)
-        value = loss(space.logits(inputs), labels[at : at + 1])
-        found = torch.autograd.grad(value, weights, allow_unused=True)
-        yield [None if g is None else of(g.to_dense() if g.is_sparse else g) for g in found], 1
+        yield _single(space, inputs, labels[at : at + 1], loss, of), 1
+
+
+def _single(space: ParameterSpace, inputs: Nest, label: Tensor, loss: Loss, of: Map) -> list[Tensor | None]:
+    """Return `of` of the gradient of one sample, part by part; None for parts that play no role."""
+    found = torch.autograd.grad(loss(space.logits(inputs), label), list(space.parts.values()), allow_unused=True)
+    return [None if g is None else of(g.to_dense() if g.is_sparse else g) for g in found]
 
 
 # --- rules for layers ------------------------------------------------------------------------------------------------
@@ -335,7 +338,11 @@ class LayerRules:
         try:
             with _no_tf32():
                 found = self.sums(few, labels, torch.abs)
-                expected = self._one_by_one(few, labels)
+                expected = [torch.zeros_like(part) for part in self.space.parts.values()]
+                for at in range(len(labels)):
+                    alone = map_nest(lambda leaf, at=at: leaf[at : at + 1], few)  # type: ignore[misc]
+                    single = _single(self.space, alone, labels[at : at + 1], self.loss, torch.abs)
+                    expected = [old if new is None else old + new for old, new in zip(expected, single, strict=True)]
         except _NO_RULE:
             return False  # any other fault of the model shows again one by one
         sizes = [float(part.norm()) for part in expected]
@@ -343,18 +350,6 @@ class LayerRules:
             size > 0 and float((ours - part).norm()) <= _AGREED * size + _ROUNDING * max(sizes)
             for ours, part, size in zip(found, expected, sizes, strict=True)
         )
-
-    def _one_by_one(self, inputs: Nest, labels: Tensor) -> list[Tensor]:
-        """Return the sums of magnitudes of single samples' gradients."""
-        weights = list(self.space.parts.values())
-        sums = [torch.zeros_like(weight) for weight in weights]
-        for at in range(len(labels)):
-            alone = map_nest(lambda leaf, at=at: leaf[at : at + 1], inputs)  # type: ignore[misc]
-            value = self._total(self.space.logits(alone), labels[at : at + 1])
-            for part, found in enumerate(torch.autograd.grad(value, weights, allow_unused=True)):
-                if found is not None:
-                    sums[part] += (found.to_dense() if found.is_sparse else found).abs()
-        return sums
 
     def sums(self, inputs: Nest, labels: Tensor, of: Map) -> list[Tensor]:
         """Return Σ over samples of `of` of their gradients, part by part; raises one of `_NO_RULE` without a rule."""

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -52,26 +52,6 @@ _TRIAL_ERRORS = (
 
 Filter: TypeAlias = str | Sequence[str] | Callable[[str, nn.Parameter], bool]
 Parameters: TypeAlias = Mapping[str, nn.Parameter]
-
-
-class FirstWeight(Protocol):
-    """Another form of the weight of a first linear layer: `UsedColumns` or `InputSpan`."""
-
-    @property
-    def name(self) -> str:
-        """The name of the weight."""
-
-    def part(self, weight: Tensor) -> Tensor:
-        """Return what takes the weight's place in θ, at θ_0."""
-
-    def inputs(self, inputs: Tensor) -> Tensor:
-        """Return inputs as the layer takes them with this form of its weight."""
-
-    def turned(self, part: Tensor) -> Tensor:
-        """Reshape a part of θ to the matrix that the layer multiplies with."""
-
-    def changes(self, mu: Tensor, size: int) -> Iterator[tuple[str, Tensor, Tensor]]:
-        """Yield (parameter, flat positions, values) of a change of the part, for a weight of `size` entries."""
 
 
 class ParameterSpace:
@@ -111,7 +91,7 @@ class ParameterSpace:
         adapter: LogitModel,
         picked: Parameters | None = None,
         *,
-        first: FirstWeight | None = None,
+        first: UsedColumns | InputSpan | None = None,
         prefix: FrozenPrefix | None = None,
     ) -> None:
         picked = choose(adapter.model) if picked is None else picked
@@ -324,7 +304,7 @@ class UsedColumns:
     sparse: bool = False
 
     def part(self, weight: Tensor) -> Tensor:
-        """See `FirstWeight`."""
+        """Return the used columns of the weight as a part of θ."""
         columns = self.inputs(weight)
         return columns.t().contiguous() if self.sparse else columns
 
@@ -345,7 +325,7 @@ class UsedColumns:
         return part.t() if self.sparse else part
 
     def changes(self, mu: Tensor, size: int) -> Iterator[tuple[str, Tensor, Tensor]]:
-        """See `FirstWeight`."""
+        """Yield (weight, flat positions, values) of a change of the part, for a weight of `size` entries."""
         flat, used = mu.reshape(-1), self.used.to(mu.device)
         inside = flat.nonzero()[:, 0]
         if self.sparse:
@@ -403,7 +383,7 @@ class InputSpan:
     width: int
 
     def part(self, weight: Tensor) -> Tensor:
-        """Return C = 0."""
+        """Return C = 0, the part of θ at θ_0."""
         return weight.new_zeros(len(weight), len(self.basis))
 
     def inputs(self, inputs: Tensor) -> Tensor:
@@ -417,8 +397,8 @@ class InputSpan:
         eye = torch.eye(len(part), dtype=part.dtype, device=part.device)
         return torch.cat([part, eye], 1)
 
-    def changes(self, mu: Tensor, size: int) -> Iterator[tuple[str, Tensor, Tensor]]:  # noqa: ARG002 (a protocol)
-        """See `FirstWeight`; the bias's changes follow the weight's."""
+    def changes(self, mu: Tensor, size: int) -> Iterator[tuple[str, Tensor, Tensor]]:  # noqa: ARG002 (as UsedColumns)
+        """Yield (parameter, flat positions, values) of a change C, for the weight and then for the bias."""
         change = mu @ self.basis.to(mu)
         out = torch.arange(len(mu), device=mu.device)
         positions = (out[:, None] * self.width + self.used.to(mu.device)[None, :]).reshape(-1)

@@ -94,7 +94,7 @@ def find_target(kind: str, distance: Distance, request: Request, forget: Tensor,
             )
         if request.references.classes != classes:
             raise InputError(
-                f"the references tell {request.references.classes} classes apart, the model {classes}; give a table "
+                f"the references have {request.references.classes} classes, the model has {classes}; give a table "
                 "that was made with models like this one"
             )
         wanted = given(request.references.logits(request.forget), count, classes)

@@ -1,6 +1,8 @@
-"""OWL-QN against independent computations: scikit-learn's lasso, a two-loop recursion, closed forms."""
+"""The optimisers against independent computations: scikit-learn's lasso, a two-loop recursion, torch, closed forms."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import pytest
@@ -8,7 +10,8 @@ import torch
 from sklearn.linear_model import Lasso
 from torch import Tensor
 
-from forsaken.unlearning.forsaken.optimisers import Found, History, Smooth, WorkingSet, owlqn, pseudo_gradient
+from forsaken.errors import NonFiniteError
+from forsaken.unlearning.forsaken.optimisers import Found, History, Smooth, WorkingSet, lbfgs, owlqn, pseudo_gradient
 
 
 class Quadratic:
@@ -64,12 +67,6 @@ def test_separable_problem_is_soft_thresholding() -> None:
     found = solve(Quadratic(torch.diag(scale), b), penalty)
     wanted = b.sign() * (b.abs() - penalty).clamp_min(0) / scale
     torch.testing.assert_close(found.nu, wanted, atol=1e-8, rtol=0)
-
-
-def test_no_penalty_is_plain_minimisation() -> None:
-    f = random_quadratic(30, seed=1)
-    found = solve(f, torch.zeros(30, dtype=torch.float64))
-    torch.testing.assert_close(found.nu, torch.linalg.solve(f.matrix, f.vector), atol=1e-5, rtol=0)
 
 
 def test_a_penalty_above_the_largest_gradient_moves_nothing() -> None:
@@ -204,3 +201,61 @@ def test_a_search_that_failed_at_once_is_told_as_such() -> None:
 
     f = Cliff(torch.eye(5, dtype=torch.float64), torch.ones(5, dtype=torch.float64))
     assert solve(f, torch.full((5,), 0.1, dtype=torch.float64)).stopped == "line-search"
+
+
+def by_lbfgs(f, penalty, iterations, watch=lambda point: None):
+    gradient = torch.empty_like(penalty)
+    start = f(gradient)
+    return lbfgs(f, start.value, gradient, penalty, iterations=iterations, history=10, watch=watch)
+
+
+@pytest.mark.parametrize("level", [0.0, 0.01])
+def test_lbfgs_equals_torch_in_one_call(level: float) -> None:
+    f = random_quadratic(20, seed=0)
+    penalty = torch.full((20,), level, dtype=torch.float64)
+    nu = torch.zeros(20, dtype=torch.float64, requires_grad=True)
+    optimiser = torch.optim.LBFGS(
+        [nu], max_iter=8, history_size=10, tolerance_grad=0, tolerance_change=0, line_search_fn="strong_wolfe",
+        max_eval=10_000,
+    )  # fmt: skip
+
+    def closure():
+        optimiser.zero_grad()
+        value = 0.5 * nu @ f.matrix @ nu - f.vector @ nu + (penalty * nu.abs()).sum()
+        value.backward()
+        return value
+
+    optimiser.step(closure)
+    found = by_lbfgs(f, penalty, 8)
+    torch.testing.assert_close(found.nu, nu.detach(), rtol=1e-8, atol=1e-10)
+
+
+def test_lbfgs_finds_the_minimum() -> None:
+    f = random_quadratic(20, seed=1)
+    found = by_lbfgs(f, torch.zeros(20, dtype=torch.float64), 200)
+    torch.testing.assert_close(found.nu, torch.linalg.solve(f.matrix, f.vector), atol=1e-6, rtol=0)
+
+
+def test_reports_where_it_stopped() -> None:
+    f = random_quadratic(20, seed=2)
+    seen = []
+
+    def watch(point):
+        seen.append(point)
+        return "x" if len(seen) == 3 else None
+
+    found = by_lbfgs(f, torch.zeros(20, dtype=torch.float64), 50, watch)
+    assert (found.iterations, found.stopped) == (3, "x")
+    value = 0.5 * found.nu @ f.matrix @ found.nu - f.vector @ found.nu
+    assert seen[-1].objective == pytest.approx(float(value))
+
+
+def test_running_off_is_an_error() -> None:
+    class Broken(Quadratic):
+        def __call__(self, gradient):
+            smooth = super().__call__(gradient)
+            return smooth if self.calls == 1 else Smooth(math.nan, 0.0, math.nan)
+
+    f = Broken(torch.eye(3, dtype=torch.float64), torch.ones(3, dtype=torch.float64))
+    with pytest.raises(NonFiniteError, match="owlqn"):
+        by_lbfgs(f, torch.zeros(3, dtype=torch.float64), 5)

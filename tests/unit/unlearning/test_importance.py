@@ -12,7 +12,7 @@ from forsaken.bench.networks import NewsConvolutions, TextConvolutions, small_co
 from forsaken.data.samples import Samples
 from forsaken.models.logits import LogitModel
 from forsaken.unlearning.forsaken import importance as place
-from forsaken.unlearning.forsaken.importance import LOSSES, LayerRules, importance
+from forsaken.unlearning.forsaken.importance import LOSSES, LayerRules, importance, scaled
 from forsaken.unlearning.forsaken.parameters import ParameterSpace, choose, prepared
 
 
@@ -342,3 +342,9 @@ def test_half_precision_does_not_overflow() -> None:
     rough = LayerRules(space, LOSSES["logits"]).sums(samples.inputs.bfloat16(), samples.labels, Tensor.abs)
     assert all(one.dtype == torch.float64 for one in rough), "sums are in the optimiser's precision"
     assert all(torch.allclose(one, other, rtol=0.1) for one, other in zip(rough, exact, strict=True))
+
+
+def test_scaled_importance() -> None:
+    torch.testing.assert_close(scaled(torch.tensor([1.0, 3.0])), torch.tensor([0.51, 1.51]))
+    torch.testing.assert_close(scaled(torch.tensor([1.0, 3.0]), 4, 0.5), torch.tensor([1.5, 3.5]))
+    assert torch.equal(scaled(torch.zeros(3)), torch.ones(3))
