@@ -21,7 +21,7 @@ from forsaken.models.logits import predict_logits
 from forsaken.models.train import Training, steps_of
 from forsaken.references.curvature import Curvature
 from forsaken.references.fitting import CUSTOM, Costs, Origin, Views, asked_views
-from forsaken.references.rows import Entries, as_keys, deal, row_hashes, units
+from forsaken.references.rows import ReferenceRows, as_keys, assign_folds, row_hashes, units
 from forsaken.references.table import References, spread_of
 from forsaken.sets import Sets
 from forsaken.types import Array
@@ -96,7 +96,7 @@ class HeldOut:
         groups: Sequence[Any] | None = self.groups
         if self.by == "forgotten":
             groups = [*range(rest), *[-1] * (whole - rest)]
-        fold = deal(row_keys(sets.train.inputs), groups, folds=self.folds, seed=seed)
+        fold = assign_folds(row_keys(sets.train.inputs), groups, folds=self.folds, seed=seed)
         of_forget = fold[rest:]
         return [(np.flatnonzero(fold != at), np.flatnonzero(of_forget == at)) for at in np.unique(of_forget)]
 
@@ -166,7 +166,7 @@ class HeldOut:
         tables = []
         for each, model, curvature in zip(found, models, curvatures, strict=True):
             order = torch.from_numpy(np.argsort(np.concatenate(each.places), kind="stable"))
-            entries = Entries(
+            entries = ReferenceRows(
                 content,
                 None,
                 np.zeros(len(forget), dtype=np.int64),

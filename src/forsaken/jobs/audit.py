@@ -70,7 +70,7 @@ NOT_COUNTED: dict[Profile, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class AuditPlan:
     """An audit that can be made, as far as the job file and the run's own files say.
 
     Attributes
@@ -141,7 +141,7 @@ class JobAudit:
     warnings: list[str]
 
 
-def plan_audit(job: Job, folder: Path, *, profile: str | None = None, models: int | None = None) -> Plan:
+def plan_audit(job: Job, folder: Path, *, profile: str | None = None, models: int | None = None) -> AuditPlan:
     """Check that a job's run in `folder` can be audited; everything that the job lacks is raised at once.
 
     `profile` and `models` replace those of [audit].
@@ -160,10 +160,10 @@ def plan_audit(job: Job, folder: Path, *, profile: str | None = None, models: in
             "own folder; remove the link"
         )
     usual = {"quick": 0, "standard": SHADOWS, "full": FEW}[chosen]
-    return Plan(job, folder, chosen, usual if count is None or chosen == "quick" else count, certificate)
+    return AuditPlan(job, folder, chosen, usual if count is None or chosen == "quick" else count, certificate)
 
 
-def audit_job(plan: Plan, progress: Progress = silent, *, engine: str = "local") -> Audit:
+def audit_job(plan: AuditPlan, progress: Progress = silent, *, engine: str = "local") -> Audit:
     """Audit a run, and write audit.json into its folder. No other file of the run is changed."""
     read = read_inputs(plan, progress)
     job, sets = plan.job, read.sets
@@ -208,7 +208,7 @@ def audit_job(plan: Plan, progress: Progress = silent, *, engine: str = "local")
     return found
 
 
-def audit_cost(plan: Plan, progress: Progress = silent) -> dict[str, Any]:
+def audit_cost(plan: AuditPlan, progress: Progress = silent) -> dict[str, Any]:
     """Read everything, train for some steps, and return what an audit would cost. Nothing is written."""
     read = read_inputs(plan, progress)
     training = plan.trainings * (0.0 if read.training is None else _seconds_a_training(read, progress))
@@ -286,7 +286,7 @@ def _certificate(job: Job, folder: Path) -> Certificate:
 # --- what is read ----------------------------------------------------------------------------------------------------
 
 
-def read_inputs(plan: Plan, progress: Progress = silent) -> JobAudit:
+def read_inputs(plan: AuditPlan, progress: Progress = silent) -> JobAudit:
     """Read what a planned audit needs: both models, all data, and for a profile that trains every label."""
     job, certificate, trains = plan.job, plan.certificate, plan.profile != "quick"
     check_there(job, references=False)  # the run advised to delete the table of references

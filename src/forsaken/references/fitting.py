@@ -35,7 +35,7 @@ from forsaken.models.logits import Forward, LogitModel, as_module, called_plainl
 from forsaken.models.train import Training, steps_of
 from forsaken.models.train import train as fit_network
 from forsaken.models.weights import fingerprint
-from forsaken.references.rows import Entries, as_keys, row_hashes, units
+from forsaken.references.rows import ReferenceRows, as_keys, row_hashes, units
 from forsaken.types import Array, Progress, Tick, silent
 
 Train: TypeAlias = Callable[[Array, int | None, int], object]
@@ -240,7 +240,7 @@ class FoldModels:
         folds = [self.fold_of.get(key) for key in as_keys(content)]
         return np.array([fold is not None and fold != model for fold in folds], dtype=bool)
 
-    def fold_for(self, content: Array, groups: Array | None, table: Entries) -> Array:
+    def fold_for(self, content: Array, groups: Array | None, table: ReferenceRows) -> Array:
         """Return a fold for each new row, whose model learnt neither the row nor another row of its group.
 
         Where several folds qualify, it is the fold of the group's other rows in the table, or else the smallest fold.

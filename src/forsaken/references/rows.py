@@ -81,7 +81,7 @@ def _matrix(digests: list[bytes]) -> Array:
     return np.frombuffer(b"".join(digests), dtype=np.uint8).reshape(len(digests), WIDTH).copy()
 
 
-def deal(content: Sequence[Hashable], groups: Sequence[Hashable] | None, *, folds: int, seed: int) -> Array:
+def assign_folds(content: Sequence[Hashable], groups: Sequence[Hashable] | None, *, folds: int, seed: int) -> Array:
     """Return the fold of each row, from 0; folds have about the same number of rows.
 
     Rows with equal content, and rows of one group, share a fold: a model that was trained on a copy of a row, or on
@@ -100,7 +100,7 @@ def deal(content: Sequence[Hashable], groups: Sequence[Hashable] | None, *, fold
 
     Examples
     --------
-    >>> found = deal(["a", "b", "c", "a"], None, folds=2, seed=0)
+    >>> found = assign_folds(["a", "b", "c", "a"], None, folds=2, seed=0)
     >>> bool(found[0] == found[3]), sorted(np.bincount(found).tolist())
     (True, [2, 2])
     """
@@ -147,7 +147,7 @@ def units(content: Sequence[Hashable], groups: Sequence[Hashable] | None) -> Arr
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Entries:
+class ReferenceRows:
     """The rows of a table, in the order of the training data.
 
     Attributes
@@ -184,18 +184,18 @@ class Entries:
         wanted = set(as_keys(self.content[places]))
         return np.flatnonzero([key in wanted for key in as_keys(self.content)])
 
-    def without(self, rows: Array) -> Entries:
+    def without(self, rows: Array) -> ReferenceRows:
         """Return the table's rows without those at `rows`."""
         left = np.ones(len(self.fold), dtype=bool)
         left[rows] = False
         groups, there = None if self.groups is None else self.groups[left], torch.from_numpy(left)
         views = None if self.views is None else self.views[there].clone()
-        return Entries(self.content[left], groups, self.fold[left], self.logits[there].clone(), views)
+        return ReferenceRows(self.content[left], groups, self.fold[left], self.logits[there].clone(), views)
 
-    def joined(self, other: Entries) -> Entries:
+    def joined(self, other: ReferenceRows) -> ReferenceRows:
         """Return these rows, followed by the other ones."""
         groups = None if self.groups is None or other.groups is None else np.concatenate([self.groups, other.groups])
-        return Entries(
+        return ReferenceRows(
             np.concatenate([self.content, other.content]),
             groups,
             np.concatenate([self.fold, other.fold]),

@@ -1,6 +1,6 @@
 """A table of references as a safetensors file, readable by its owner alone; its key lies in a file of its own.
 
-The tensors are ``content``, ``groups``, ``fold``, ``logits`` and ``views`` of `Entries`; ``taught.content``,
+The tensors are ``content``, ``groups``, ``fold``, ``logits`` and ``views`` of `ReferenceRows`; ``taught.content``,
 ``taught.groups`` and ``taught.fold``, the rows that kept fold models learnt; ``model.K/...``, the weights of fold model
 K; and ``curvature/...``. Everything else is JSON in the metadata (`_Header`). A file may come from anywhere, so all of
 it is checked before it is used, and no message repeats its content.
@@ -31,7 +31,7 @@ from forsaken.models.augment import AUGMENTATIONS, View
 from forsaken.models.logits import Forward, as_module
 from forsaken.references.curvature import Curvature
 from forsaken.references.fitting import Costs, FoldModels, Origin, UnbuiltModel, Views
-from forsaken.references.rows import CLAIMED, LEAST, WIDTH, Entries, checked_key
+from forsaken.references.rows import CLAIMED, LEAST, WIDTH, ReferenceRows, checked_key
 from forsaken.types import Array
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def load(
         name = header.views.name
         views = Views(header.views.count, header.views.seed, name, AUGMENTATIONS.get(name, view))
     return kind(
-        Entries(*_row_arrays("", tensors), tensors["logits"], tensors.get("views")),
+        ReferenceRows(*_row_arrays("", tensors), tensors["logits"], tensors.get("views")),
         secret,
         Origin(told.folds, told.by, told.steps, told.seed, Costs(told.costs.seconds, told.costs.trainings)),
         FoldModels(models, *_row_arrays(_LEARNT, tensors)) if models else None,
@@ -231,7 +231,7 @@ def _check_logits(name: str, logits: Tensor, shape: tuple[int, ...]) -> None:
         raise ValueError(f"{name} are not finite")
 
 
-def _row_tensors(prefix: str, rows: Entries | FoldModels) -> dict[str, Tensor]:
+def _row_tensors(prefix: str, rows: ReferenceRows | FoldModels) -> dict[str, Tensor]:
     parts = {"content": rows.content, "fold": rows.fold.astype(np.int32), "groups": rows.groups}
     return {f"{prefix}{name}": torch.from_numpy(part.copy()) for name, part in parts.items() if part is not None}
 

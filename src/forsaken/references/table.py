@@ -36,7 +36,16 @@ from forsaken.references.fitting import (
     key_in,
     trained_on,
 )
-from forsaken.references.rows import CLAIMED, Entries, as_keys, checked_key, deal, group_hashes, row_hashes, units
+from forsaken.references.rows import (
+    CLAIMED,
+    ReferenceRows,
+    as_keys,
+    assign_folds,
+    checked_key,
+    group_hashes,
+    row_hashes,
+    units,
+)
 from forsaken.types import Array, Progress
 
 Unlearn: TypeAlias = Callable[[Any, Samples, Tensor], Any]
@@ -53,7 +62,7 @@ class References:
 
     Attributes
     ----------
-    entries : Entries
+    entries : ReferenceRows
         Hashes, folds and logits, row by row.
     key : bytes
         The secret that keys the hashes.
@@ -77,7 +86,7 @@ class References:
         square of the latter.
     """
 
-    entries: Entries
+    entries: ReferenceRows
     key: bytes = field(repr=False)
     origin: Origin
     fold_models: FoldModels | None = None
@@ -180,7 +189,7 @@ class References:
         curvature = None if model is None else Curvature.fit(model, samples, forward=forward, progress=progress)
         content = row_hashes(samples, secret)
         names = None if groups is None else group_hashes(groups, secret)
-        fold = deal(as_keys(content), None if names is None else as_keys(names), folds=folds, seed=start)
+        fold = assign_folds(as_keys(content), None if names is None else as_keys(names), folds=folds, seed=start)
         plan = CrossFit(train, samples, fold, steps, start, forward, keep_models, place, secret, viewed, others)
         with reporter(progress) as report:
             done = plan.run(engine=engine, workers=workers, progress=report)
@@ -198,7 +207,7 @@ class References:
         costs = Costs(sum(each.seconds for each in done), len(done))
         kept = FoldModels(tuple(each.model for each in done), content, names, fold) if keep_models else None
         return cls(
-            Entries(content, names, fold, logits, of_views),
+            ReferenceRows(content, names, fold, logits, of_views),
             secret,
             Origin(folds, "row" if groups is None else "group", plan.steps_each, start, costs),
             kept,
@@ -218,7 +227,7 @@ class References:
         _check_order(data, "data", "logits follow the order")
         samples = Samples.read(data, "data", labels=False)
         content, fold = row_hashes(samples, secret), np.full(len(samples), CLAIMED)
-        entries = Entries(content, None, fold, _given_logits(logits, len(samples)))
+        entries = ReferenceRows(content, None, fold, _given_logits(logits, len(samples)))
         return cls(entries, secret, Origin(0, "claim", None, 0, Costs(0.0, 0)))
 
     @classmethod
@@ -380,7 +389,7 @@ class References:
             logits[torch.from_numpy(rows)] = said
             if views is not None and self.views is not None:
                 views[torch.from_numpy(rows)] = asked_views(model, part, self.views, self.forward)
-        self.entries = self.entries.joined(Entries(content, names, fold, logits, views))
+        self.entries = self.entries.joined(ReferenceRows(content, names, fold, logits, views))
         self.origin, self.curvature = origin, None
         return self
 

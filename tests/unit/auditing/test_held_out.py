@@ -19,7 +19,7 @@ from forsaken.auditing.inputs import AuditInputs
 from forsaken.data.samples import Samples, join
 from forsaken.errors import InputError, SettingsError
 from forsaken.metrics import margins
-from forsaken.references.rows import Entries
+from forsaken.references.rows import ReferenceRows
 from forsaken.sets import Sets
 
 FAST = replace(RECIPE, epochs=3)
@@ -241,7 +241,10 @@ def test_a_table_that_forgot_does_not_know_the_groups_any_more(trained):
 def test_groups_that_share_a_row_are_one(trained):
     references = table(trained, groups=range(152))
     known = references.entries
-    copy = Entries(known.content[[0]], known.groups[[1]], known.fold[[0]], known.logits[[0]])  # of row 0, but row 1's
+    # the content of row 0 under the group of row 1
+    copy = ReferenceRows(known.content[[0]], known.groups[[1]], known.fold[[0]], known.logits[[0]])
+        known.content[[0]], known.groups[[1]], known.fold[[0]], known.logits[[0]]
+    )  # of row 0, but row 1's
     references.entries = known.joined(copy)
     plan = HeldOut.of(references, Sets(trained.forget, **trained.sets))
     assert len(set(plan.groups)) == 151

@@ -19,7 +19,7 @@ from sklearn.model_selection import GroupKFold
 from forsaken import References
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError, SettingsError
-from forsaken.references.rows import as_keys, checked_key, deal, group_hashes, row_hashes, units
+from forsaken.references.rows import as_keys, assign_folds, checked_key, group_hashes, row_hashes, units
 
 
 def hashed(inputs: Any, key: bytes = KEY) -> list[bytes]:
@@ -168,7 +168,7 @@ def test_what_belongs_together_is_never_split(
     own = components(content, groups)
     sizes = np.unique(own, return_counts=True)[1]
     assume(len(sizes) >= folds)
-    found = deal(content, groups, folds=folds, seed=seed)
+    found = assign_folds(content, groups, folds=folds, seed=seed)
     for one in np.unique(own):
         assert len(set(found[own == one])) == 1
     counts = np.bincount(found, minlength=folds)
@@ -177,7 +177,7 @@ def test_what_belongs_together_is_never_split(
     assert counts.max() - counts.min() <= sizes.max()
     theirs = [len(held) for _, held in GroupKFold(folds).split(rows, groups=own)]
     assert sorted(counts) == sorted(theirs)
-    assert np.array_equal(found, deal(content, groups, folds=folds, seed=seed))
+    assert np.array_equal(found, assign_folds(content, groups, folds=folds, seed=seed))
 
 
 @settings(max_examples=100, deadline=None, derandomize=True, database=None)
@@ -193,26 +193,26 @@ def test_a_chain_of_copies_and_groups_holds_together() -> None:
     content = ["a", "b", "b", "c", "c", "d", "e", "f", "g", "h"]
     groups = ["Anna", "Anna", "Bert", "Bert", "Carl", *"vwxyz"]
     for seed in range(8):
-        found = deal(content, groups, folds=2, seed=seed)
+        found = assign_folds(content, groups, folds=2, seed=seed)
         assert len(set(found[:5])) == 1
         assert sorted(np.bincount(found)) == [5, 5]
 
 
 @pytest.mark.parametrize(("count", "folds"), [(8, 4), (9, 4), (11, 4), (2, 2), (100, 7)])
 def test_folds_by_row_differ_by_one_row_at_most(count: int, folds: int) -> None:
-    sizes = np.bincount(deal(range(count), None, folds=folds, seed=3))
+    sizes = np.bincount(assign_folds(range(count), None, folds=folds, seed=3))
     assert len(sizes) == folds
     assert sizes.max() - sizes.min() <= 1
 
 
 def test_the_seed_decides() -> None:
-    deals = [deal(range(40), None, folds=4, seed=seed).tolist() for seed in range(5)]
+    deals = [assign_folds(range(40), None, folds=4, seed=seed).tolist() for seed in range(5)]
     assert len({tuple(each) for each in deals}) == 5
 
 
 def test_neither_the_order_nor_the_neighbourhood_decides() -> None:
     """Rows that come one after the other are not dealt one after the other: data are often sorted."""
-    found = np.array([deal(range(40), None, folds=4, seed=seed) for seed in range(300)])
+    found = np.array([assign_folds(range(40), None, folds=4, seed=seed) for seed in range(300)])
     shares = (found == 0).mean(0)
     assert abs(shares - 0.25).max() < 0.1
     together = (found[:, 1:] == found[:, :-1]).mean()
@@ -222,13 +222,13 @@ def test_neither_the_order_nor_the_neighbourhood_decides() -> None:
 @pytest.mark.parametrize("folds", [1, 0, -4, True, 2.0, "4", None])
 def test_folds_that_are_none(folds: object) -> None:
     with pytest.raises(SettingsError, match="expected a whole number >= 2"):
-        deal(range(9), None, folds=folds, seed=0)  # type: ignore[arg-type]
+        assign_folds(range(9), None, folds=folds, seed=0)  # type: ignore[arg-type]
 
 
 def test_too_little_to_deal() -> None:
     with pytest.raises(InputError, match="there are 2 rows that differ, too few for 3 folds"):
-        deal(["a", "b", "a"], None, folds=3, seed=0)
+        assign_folds(["a", "b", "a"], None, folds=3, seed=0)
     with pytest.raises(InputError, match="there are 1 groups that share no row"):
-        deal(["a", "b", "b"], ["g", "g", "h"], folds=2, seed=0)
+        assign_folds(["a", "b", "b"], ["g", "g", "h"], folds=2, seed=0)
     with pytest.raises(InputError, match="the group of 2 rows, but there are 3; give one a row"):
-        deal(["a", "b", "c"], ["g", "h"], folds=2, seed=0)
+        assign_folds(["a", "b", "c"], ["g", "h"], folds=2, seed=0)
