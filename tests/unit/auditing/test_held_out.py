@@ -243,8 +243,6 @@ def test_groups_that_share_a_row_are_one(trained):
     known = references.entries
     # the content of row 0 under the group of row 1
     copy = ReferenceRows(known.content[[0]], known.groups[[1]], known.fold[[0]], known.logits[[0]])
-        known.content[[0]], known.groups[[1]], known.fold[[0]], known.logits[[0]]
-    )  # of row 0, but row 1's
     references.entries = known.joined(copy)
     plan = HeldOut.of(references, Sets(trained.forget, **trained.sets))
     assert len(set(plan.groups)) == 151
