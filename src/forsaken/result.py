@@ -25,6 +25,8 @@ Amount = Annotated[float, Field(ge=0, le=1e300)]
 Seconds = Annotated[float, Field(ge=0, le=1e12)]
 Share = Annotated[float, Field(ge=0, le=1 + 1e-9)]  # a sum of posteriors may round up
 Rate = Annotated[float, Field(ge=-_MAX_COUNT, le=1)]
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Time = Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(\+00:00|Z)$")]
 Stopped = Annotated[str, Field(pattern="^(iterations|converged|calibrated|tolerance|line-search|not-memorised)$")]
 
 
@@ -224,12 +226,12 @@ class ChainRequest(Part):
     """One request of a chain; `certificate` is the SHA-256 of its certificate, None for the last."""
 
     number: Count
-    time: str
-    forgotten: Count
+    time: Time
+    forgotten: AtLeastOne
     drift: Amount
     accuracy_before: Share | None
     accuracy_after: Share | None
-    certificate: str | None
+    certificate: Digest | None
 
 
 class ChainSummary(Part):

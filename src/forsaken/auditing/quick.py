@@ -43,7 +43,7 @@ class Quick:
             oracle = "" if inputs.oracle is None else f", and the oracle's shadow had {inputs.oracle.classes}"
             raise OracleError(
                 f"the models have {sorted(widths)} classes{oracle}; all of them must be models of one task",
-                field="oracle",
+                field="oracle" if len(widths) == 1 else "",
             )
         self._check_labels(widths.pop())
         inside = [self.before[role] for role in ("kept", "forget") if role in self.before]

@@ -10,10 +10,12 @@ from __future__ import annotations
 import io
 import os
 import struct
+import threading
 import warnings
 import zlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -26,6 +28,8 @@ Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 
 _FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # the fewer readers, the fewer holes
 _MOST_PIXELS = 2**26  # a small file can claim many more
+_LARGE_PIXELS = 2**22  # above it pictures are decoded one at a time: eight at once would take eight times the memory
+_ONE_AT_A_TIME = threading.Lock()
 _CHUNK = 256  # pictures between two calls of `progress`
 # What Pillow's readers raise over bytes that are no picture.
 _UNREADABLE = (
@@ -97,8 +101,10 @@ def _decoded(encoded: bytes, name: str, size: tuple[int, int] | None) -> Pixels:
     """Return the RGB pixels of one picture, resized to `size` (height, width)."""
     try:
         with Image.open(io.BytesIO(encoded), formats=_FORMATS) as opened:
-            large, deep = opened.width * opened.height > _MOST_PIXELS, opened.mode[0] in "IF"
-            picture = None if large or deep else opened.convert("RGB")
+            pixels = opened.width * opened.height
+            large, deep = pixels > _MOST_PIXELS, opened.mode[0] in "IF"
+            with _ONE_AT_A_TIME if pixels > _LARGE_PIXELS else nullcontext():
+                picture = None if large or deep else _resized(opened.convert("RGB"), size)
     except Image.DecompressionBombError:
         picture, large = None, True
     except _UNREADABLE as error:
@@ -107,6 +113,10 @@ def _decoded(encoded: bytes, name: str, size: tuple[int, int] | None) -> Pixels:
         raise DataError(f"{name} has more than {_MOST_PIXELS:,} pixels", remedy="make it smaller first")
     if picture is None:  # a conversion would clip the pixels to white
         raise DataError(f"{name} has more than 8 bits a channel", remedy="scale it to 8 bits first")
-    if size is not None and picture.size != (size[1], size[0]):
-        picture = picture.resize((size[1], size[0]), Image.Resampling.BILINEAR)
     return np.asarray(picture)
+
+
+def _resized(picture: Image.Image, size: tuple[int, int] | None) -> Image.Image:
+    if size is None or picture.size == (size[1], size[0]):
+        return picture
+    return picture.resize((size[1], size[0]), Image.Resampling.BILINEAR)

@@ -469,10 +469,13 @@ def _seconds_a_training(read: JobAudit, progress: Progress) -> float:
             training(data, 0)
         return time.perf_counter() - start
 
-    seconds, steps = spent(_WARM_UP), _WARM_UP
-    if seconds < _SHORT:
-        seconds, steps = spent(_TIMED), _TIMED
+    first = spent(_WARM_UP)
     if not isinstance(training, Training):
-        return seconds
+        return first if first >= _SHORT else spent(_TIMED)
+    # Building the network and moving the data take their time once, however many steps follow: two lengths tell apart.
+    few = spent(_WARM_UP) if first < _SHORT else first
+    many = spent(_WARM_UP + _TIMED) if first < _SHORT else None
+    each = few / _WARM_UP if many is None else max(0.0, many - few) / _TIMED
     learnt = sum(len(part) for part in (read.sets.forget, data, read.sets.retain) if part is not None)
-    return seconds / steps * training.recipe.epochs * steps_of(learnt, training.recipe, training.build())
+    steps = training.recipe.epochs * steps_of(learnt, training.recipe, training.build())
+    return max(0.0, few - _WARM_UP * each) + each * steps

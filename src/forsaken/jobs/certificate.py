@@ -36,6 +36,7 @@ from forsaken.result import (
     ChainSummary,
     Count,
     Counts,
+    Digest,
     OracleQuality,
     Part,
     Rate,
@@ -44,6 +45,7 @@ from forsaken.result import (
     Separation,
     Share,
     TargetClaim,
+    Time,
     problems_of,
 )
 
@@ -58,8 +60,6 @@ _AGAIN = "get the file again from whoever issued it"
 
 Verdict = Literal["valid", "invalid", "unsigned", "not checked", "other key"]
 
-Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-Time = Annotated[str, StringConstraints(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(\+00:00|Z)$")]
 Words = Annotated[str, StringConstraints(min_length=1)]
 
 
@@ -374,7 +374,8 @@ class Certificate(Part):
         if _EARLIER in raw:
             raise OutputError(
                 f"{where} was written by an earlier version of Forsaken, in a form of its own that this version does "
-                "not read; run the request again, or check it with that version"
+                "not read; check it with the version that wrote it, or move it away: the next request then begins a "
+                "new chain"
             )
         raise OutputError(f"{where} is damaged, or none of Forsaken's: {problem}; {_AGAIN}")
 

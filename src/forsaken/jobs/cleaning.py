@@ -6,6 +6,7 @@ Values of the rows that stay are as they were; how a file is laid out (quotes, c
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 from collections.abc import Callable, Mapping, Sequence
@@ -66,7 +67,10 @@ def write_cleaned(
     path, str
         The file, and a sentence on why it is a list where the data were asked for; else an empty text.
     """
-    gone, why = np.unique(np.asarray(rows, dtype=np.int64)), ""
+    given, why = np.asarray(rows), ""
+    if given.size and given.dtype.kind not in "iu":
+        raise InputError(f"rows are of dtype {given.dtype}", field="rows", expected="row numbers, counted from 0")
+    gone = np.unique(given.astype(np.int64))
     if mode == "dataset":
         suffix = "" if source is None or source.is_dir() else source.suffix.lower()
         if source is None or suffix not in _WRITERS:
@@ -97,11 +101,27 @@ def _rewritten(source: Path, gone: Array, goal: Path) -> Path:
 
 
 def _write_csv(source: Path, goal: Path, gone: Array) -> None:
-    table = _read_as_text(source)
+    try:
+        table = _read_as_text(source)
+    except pa.ArrowInvalid as error:
+        if _is_utf8(source):
+            raise
+        raise UnsafeError("it is not UTF-8 throughout") from error
     kept = table.filter(_staying(gone, len(table), source))
-    pa.csv.write_csv(kept, goal)
+    with source.open("rb") as file, goal.open("xb") as out:
+        mark = file.read(len(codecs.BOM_UTF8))
+        out.write(mark if mark == codecs.BOM_UTF8 else b"")  # without it Excel takes the text for another encoding
+        pa.csv.write_csv(kept, out)
     if not _read_as_text(goal).equals(kept):
         raise OutputError(f"the rows of {goal.name} are not those of {source.name} less the forgotten ones")
+
+
+def _is_utf8(path: Path) -> bool:
+    try:
+        with path.open(encoding="utf-8") as file:
+            return all(True for _ in file)
+    except UnicodeDecodeError:
+        return False
 
 
 def _read_as_text(path: Path) -> pa.Table:
@@ -125,6 +145,8 @@ def _write_parquet(source: Path, goal: Path, gone: Array) -> None:
         elif "dictionary" in str(field.type):
             raise UnsafeError(f"its column {field.name!r} holds dictionaries, which keep the values of rows that left")
     pq.write_table(kept, goal)
+    if pq.read_metadata(goal).num_rows != len(kept):
+        raise OutputError(f"the rows of {goal.name} are not those of {source.name} less the forgotten ones")
 
 
 def _write_npz(source: Path, goal: Path, gone: Array) -> None:
@@ -140,9 +162,11 @@ def _write_npz(source: Path, goal: Path, gone: Array) -> None:
         raise UnsafeError("it holds more than arrays, or one called 'file', which NumPy cannot write")
     stays = _staying(gone, len(inputs), source)
     with goal.open("xb") as out:
-        np.savez(
-            out, **{name: array[stays] if array.shape[:1] == stays.shape else array for name, array in arrays.items()}
-        )
+        kept = {name: array[stays] if array.shape[:1] == stays.shape else array for name, array in arrays.items()}
+        np.savez(out, **kept)
+    with np.load(goal, allow_pickle=False) as written:
+        if {name: written[name].shape for name in written.files} != {name: part.shape for name, part in kept.items()}:
+            raise OutputError(f"the arrays of {goal.name} are not those of {source.name} less the forgotten rows")
 
 
 _WRITERS: dict[str, Callable[[Path, Path, Array], None]] = {

@@ -648,7 +648,8 @@ def _method_problems(table: Mapping[str, Any], *, references: bool) -> Iterator[
         build(name, settings, references=references)
     except SettingsError as error:
         for one in error.problems or (error,):
-            at = ("method", one.field) if one.field in settings else ("method",)
+            key = one.field if one.field in settings else METHODS[name].flat.get(one.field, ("",))[0]
+            at = ("method", key) if key in settings else ("method",)
             what = one.problem.replace(repr(one.value), _shown(one.value), 1)
             yield Problem(at, what, one.value, one.expected, one.remedy, name="[method]")
 
@@ -710,8 +711,10 @@ def _unknown(at: Where, known: Iterable[str] | None = None) -> Problem:
         known = TABLES if len(at) == 1 else (_model_in(_field(at[:-1]).annotation) or Settings).model_fields
     keys = {name: set(kind.model_fields) for name, kind in TABLES.items()}
     keys["method"].update(*map(_settings_of, METHODS))
-    homes = " or ".join(f"[{name}]" for name in TABLES if at[-1] in keys[name])
-    remedy = f"the key belongs to {homes}" if homes else _near(at[-1], known)
+    homes = [f"[{name}]" for name in TABLES if at[-1] in keys[name] and name != at[0]]
+    if at[0] == "method":
+        homes += [f"the method {name}" for name in METHODS if at[-1] in _settings_of(name)][:3]
+    remedy = f"the key belongs to {' or '.join(homes)}" if homes else _near(at[-1], known)
     return Problem(at, "is unknown", expected=f"one of {', '.join(sorted(known))}", remedy=remedy)
 
 

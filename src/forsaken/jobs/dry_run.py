@@ -117,10 +117,10 @@ def _check_the_rest(job: Job) -> None:
     check_there(job)
     if job.output.record_key is not None:
         read_record_key(job.resolve(job.output.record_key))
-    if job.output.signing_key is not None:
-        read_signing_key(job.resolve(job.output.signing_key))
+    signing = None if job.output.signing_key is None else read_signing_key(job.resolve(job.output.signing_key))
     if job.chain.previous is not None:
-        find_previous(job.resolve(job.model.weights), job.resolve(job.chain.previous))
+        public = None if signing is None else signing.public_key()
+        find_previous(job.resolve(job.model.weights), job.resolve(job.chain.previous), public)
 
 
 def _table_notes(ready: Prepared) -> list[str]:

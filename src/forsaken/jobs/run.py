@@ -131,7 +131,9 @@ def unlearn_prepared(ready: Prepared, progress: Progress = silent, **changed: An
     # What to do in a job file about an error of a method, by the argument that the error is about.
     remedies = {
         "reference": f"name some in [data] reference; forsaken unlearn {job.path} --dry-run says what can serve",
-        "curvature": "name the table of references that lies beside these weights, or measure the curvature anew with: "
+        "curvature": f"add [references] and run: forsaken references fit {job.path}"
+        if job.references is None
+        else "name the table of references that lies beside these weights, or measure the curvature anew with: "
         f"forsaken references extend {job.path}",
     }
     try:
@@ -165,7 +167,14 @@ def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Pa
     signing = None if job.output.signing_key is None else read_signing_key(job.resolve(job.output.signing_key))
     ready = prepare_job(job, progress)
     named = None if job.chain.previous is None else job.resolve(job.chain.previous)
-    previous = find_previous(old, named, None if signing is None else signing.public_key())
+    public = None if signing is None else signing.public_key()
+    previous = find_previous(old, named, public)
+    if previous is not None and previous.check_signature(public) != "valid":
+        warnings.append(
+            "the certificate of the request before was not checked against a key, so that whoever could change it "
+            "decides the drift and the accuracy that the chain starts from; give signing_key in [output], or check it: "
+            "forsaken verify --public-key"
+        )
     unlearned = unlearn_prepared(ready, progress)
     _write_weights(ready, unlearned, old, goal)
     answers = _answers(ready, unlearned.model, progress)

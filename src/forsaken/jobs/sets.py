@@ -139,8 +139,9 @@ def _choose(job: Job, reader: Reader, *, audit: bool) -> tuple[dict[str, Rows], 
         rows["shadow_nonmembers"] = reader.named("[oracle] nonmembers", job.oracle.nonmembers)
     if audit and job.audit.nonmembers is not None:
         rows["nonmembers"] = reader.named(NONMEMBERS, job.audit.nonmembers)
+    base = rows.get("train", rows["forget"])
+    rows = {name: _aligned(part, base) for name, part in rows.items()}
     forget, train = rows["forget"], rows.get("train")
-    rows = {name: _aligned(part, train or forget) for name, part in rows.items()}
     if train is not None:
         for name in (each for each in ("reference", "test", "nonmembers") if each in rows):
             # Rows that are to be forgotten stay, as a mistake that `Sets` reports.
@@ -179,6 +180,8 @@ def _aligned(part: Rows, model: Rows) -> Rows:
     """Return rows whose columns stand in the order of `model`'s: features are known by name, not by place."""
     own, wanted = part.content, model.content
     if not isinstance(own, Records) or not isinstance(wanted, Records) or not own.fields or not wanted.fields:
+        return part
+    if own.fields == wanted.fields:
         return part
     if set(own.fields) != set(wanted.fields):
         absent, more = sorted(set(wanted.fields) - set(own.fields)), sorted(set(own.fields) - set(wanted.fields))

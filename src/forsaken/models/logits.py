@@ -10,7 +10,9 @@ import copy
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -33,18 +35,6 @@ Forward: TypeAlias = Callable[[nn.Module, Any], Tensor]
 PREDICT_BATCH = 512  # samples of one prediction pass
 _ESTIMATORS = (LogisticRegression, LinearSVC)
 _TORCH = Path(torch.__file__).parent
-# What the call of a model raises for inputs that it was not made for.
-_CALL_ERRORS = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    LookupError,
-    NameError,
-    OSError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
 
 
 class LogitModel(nn.Module):
@@ -184,26 +174,46 @@ def predict_logits(
 
 
 def _called(adapter: LogitModel, samples: Samples) -> Tensor:
-    try:
+    with _ModelCall(samples):
         logits: Tensor = adapter(adapter.place(samples.inputs)).cpu()
-    except (ForsakenError, torch.OutOfMemoryError):
-        raise
-    except _CALL_ERRORS as error:
-        kinds = ", ".join(sorted({str(leaf.dtype) for leaf in leaves(samples.inputs)}))
-        raise ModelError(
-            f"the model cannot take samples of shape {shape_of(samples.inputs)} ({kinds}): {told(error)}; give what it "
-            "was trained on, or say how to call it with forward=lambda model, inputs: ..."
-        ) from error
     return logits
+
+
+@dataclass(frozen=True, slots=True)
+class _ModelCall:
+    """A block that calls the user's model, which may raise anything: its text may quote a sample and is never shown."""
+
+    samples: Samples
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not isinstance(error, Exception) or isinstance(error, ForsakenError | torch.OutOfMemoryError):
+            return
+        inputs = self.samples.inputs
+        kinds = ", ".join(sorted({str(leaf.dtype) for leaf in leaves(inputs)}))
+        shown = error if _is_torchs(error) else None
+        raise ModelError(
+            f"the model cannot take samples of shape {shape_of(inputs)} ({kinds}): {told(error)}; give what it "
+            "was trained on, or say how to call it with forward=lambda model, inputs: ..."
+        ) from shown
 
 
 def told(error: BaseException) -> str:
     """Describe an error of a user's model without its text, which may quote a sample; torch's own texts do not."""
-    frames = traceback.extract_tb(error.__traceback__)
-    last = Path(frames[-1].filename) if frames else Path()
-    if last.is_relative_to(_TORCH):
+    if _is_torchs(error):
         return str(error)
-    return f"{type(error).__name__} at {last.name}, line {frames[-1].lineno if frames else '?'}"
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f"{Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else "an unknown place"
+    return f"{type(error).__name__} at {where}"
+
+
+def _is_torchs(error: BaseException) -> bool:
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and Path(frames[-1].filename).is_relative_to(_TORCH)
 
 
 def posteriors(model: object, data: object, *, forward: Forward | None = None) -> np.ndarray[Any, np.dtype[np.float64]]:

@@ -280,7 +280,10 @@ class Unlearner(ABC):
 
     def __post_init__(self) -> None:
         """Check every setting by what its field says, and raise all problems together."""
-        found = Problems(type(self).__name__)
+        self.check_settings(Problems(type(self).__name__))
+
+    def check_settings(self, found: Problems) -> None:
+        """Add every wrong setting to the problems `found` so far, and raise all of them together."""
         check(self, found)
         self.problems(found)
         found.report()

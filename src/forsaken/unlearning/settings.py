@@ -8,7 +8,7 @@ from dataclasses import Field, field, fields, replace
 from typing import Any
 
 from forsaken._checks import Problems
-from forsaken.errors import UnknownNameError
+from forsaken.errors import SettingsError, UnknownNameError
 
 
 def number(default: float | None, about: str, *, least: float = 0.0, most: float = math.inf) -> Any:
@@ -41,7 +41,9 @@ def group(default: Any, about: str) -> Any:
     return field(default=default, metadata={"about": about, "kind": "group"})
 
 
-def grouped(owner: type[Any], settings: Mapping[str, Any], flat: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
+def grouped(
+    owner: type[Any], settings: Mapping[str, Any], flat: Mapping[str, tuple[str, str]], found: Problems
+) -> dict[str, Any]:
     """Return a value for each field of `owner`.
 
     Parameters
@@ -50,9 +52,12 @@ def grouped(owner: type[Any], settings: Mapping[str, Any], flat: Mapping[str, tu
         A dataclass with fields made by these functions.
     settings : dict
         Values by field. A group may be given as a mapping; entries that the mapping leaves out have their defaults.
-        Entries may also be given one by one under their flat names, and then come before those of the group.
+        Entries may also be given one by one under their flat names, and then come before those of a group that was
+        given as a value; an entry that stands in a mapping too is an error.
     flat : dict of str to (str, str)
         The group and the entry that each flat name stands for.
+    found : Problems
+        Collects entries that no group has, and entries that are given twice.
     """
     values = {each.name: settings.get(each.name, each.default) for each in fields(owner)}
     changes: dict[str, dict[str, Any]] = {}
@@ -61,15 +66,17 @@ def grouped(owner: type[Any], settings: Mapping[str, Any], flat: Mapping[str, tu
             changes[each.name], values[each.name] = dict(values[each.name]), each.default
     for name, (where, entry) in flat.items():
         if name in settings:
+            if entry in changes.get(where, {}):
+                problem = f"{name} is given twice, alone and in {where}"
+                found.found.append(SettingsError(problem, field=name, remedy="give it once"))
             changes.setdefault(where, {})[entry] = settings[name]
     for where, entries in changes.items():
         default = getattr(owner, where)
         known = [each.name for each in fields(default)]
-        for name in entries:
-            if name not in known:
-                raise UnknownNameError(f"setting of {where}", name, known)
+        strange = [UnknownNameError(f"setting of {where}", name, known) for name in entries if name not in known]
+        found.found += strange
         if isinstance(values[where], type(default)):
-            values[where] = replace(values[where], **entries)
+            values[where] = replace(values[where], **{name: entries[name] for name in entries if name in known})
     return values
 
 
@@ -104,7 +111,8 @@ def check(method: Any, found: Problems) -> None:
         elif kind == "switch" and not isinstance(value, bool):
             found.add(f"{name} is {value!r}, expected True or False")
         elif kind == "group":
-            found.add(f"{name} is {value!r}, expected {type(each.default).__name__}(...), or a table of its settings")
+            expected = f"a table of its settings, or {type(each.default).__name__}(...)"
+            found.add(f"{name} is {value!r}, expected {expected}", field=name)
 
 
 def describe(method: type[Any]) -> list[dict[str, Any]]:

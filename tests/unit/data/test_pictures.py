@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -120,6 +121,23 @@ def test_a_picture_that_claims_too_many_pixels_is_refused_without_a_warning(side
         warnings.simplefilter("error")
         with pytest.raises(DataError, match="it has more than 67,108,864 pixels"):
             decode_pictures([blank("1", (side, side))], names=["it"])
+
+
+def test_large_pictures_are_decoded_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    # 2,048 x 2,049 pixels: small files that claim much memory each
+    inside, most, real = [], [], Image.Image.convert
+
+    def convert(self: Image.Image, mode: str) -> Image.Image:
+        inside.append(1)
+        most.append(len(inside))
+        time.sleep(0.01)
+        inside.pop()
+        return real(self, mode)
+
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    monkeypatch.setattr(Image.Image, "convert", convert)
+    decode_pictures([blank("1", (2048, 2049))] * 5, names=["it"] * 5, size=(4, 4))
+    assert max(most) == 1
 
 
 @pytest.mark.parametrize("size", [(0, 4), (-1, 4), (4,), (2.5, 4)])

@@ -460,3 +460,46 @@ def test_the_certificate_of_a_cleaned_set_says_nothing_of_its_rows(folder: Path)
     run(write_job(folder, data={"id": "id"}))
     told = Certificate.read(folder / "forgotten" / "certificate.json").records
     assert "1120" not in told.model_copy(update={"hmac_sha256": ()}).model_dump_json()
+
+
+def test_a_file_that_is_not_utf8_throughout_gets_a_list(tmp_path: Path) -> None:
+    source = csv_file(tmp_path, "text,label\na,caf\u00e9\nb,th\u00e9\n".encode("latin-1"))
+    path, why = write_cleaned(source, [0], tmp_path)
+    assert path.name == "rows-to-delete.csv"
+    assert "not UTF-8 throughout" in why
+
+
+def test_a_byte_order_mark_stays(tmp_path: Path) -> None:
+    path, _ = write_cleaned(csv_file(tmp_path, b"\xef\xbb\xbftext\na\nb\n"), [0], tmp_path)
+    assert path.read_bytes() == b'\xef\xbb\xbf"text"\n"b"\n'
+
+
+@pytest.mark.parametrize("rows", [[False, True], [0.0, 1.7]])
+def test_rows_that_are_no_row_numbers_are_refused(tmp_path: Path, rows: list[Any]) -> None:
+    with pytest.raises(InputError, match=r"rows are of dtype (bool|float64), expected row numbers"):
+        write_cleaned(csv_file(tmp_path, b"text\na\nb\n"), rows, tmp_path)
+
+
+def _one_less(out: Any, **arrays: Any) -> None:
+    np.savez_compressed(out, **{name: array[1:] for name, array in arrays.items()})
+
+
+@pytest.mark.parametrize(
+    ("suffix", "broken", "by"),
+    [
+        (".csv", "pyarrow.csv.write_csv", lambda kept, out: out.write(b'"text"\n"b"\n')),
+        (".npz", "numpy.savez", _one_less),
+        (".parquet", "pyarrow.parquet.write_table", lambda kept, goal, write=pq.write_table: write(kept[1:], goal)),
+    ],
+)
+def test_a_file_that_came_out_wrong_is_not_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, broken: str, by: Any
+) -> None:
+    csv_file(tmp_path, b"text\na\nb\nc\n")
+    np.savez(tmp_path / "train.npz", x=np.arange(6.0).reshape(3, 2))
+    pq.write_table(pa.table({"text": ["a", "b", "c"]}), tmp_path / "train.parquet")
+    before = files(tmp_path)
+    monkeypatch.setattr(broken, by)
+    with pytest.raises(OutputError, match="less the forgotten"):
+        write_cleaned(tmp_path / f"train{suffix}", [0], tmp_path)
+    assert files(tmp_path) == before

@@ -319,6 +319,8 @@ def test_a_chain_of_three_requests(folder: Path) -> None:
     assert last["drift"] == pytest.approx(sum(each["facts"]["drift"] for each in found))
     assert last["accuracy_loss"] == pytest.approx(found[0]["accuracy_before"] - found[2]["accuracy_after"])
     assert last["advice"] == []
+    assert not any("not checked against a key" in warning for warning in found[0]["warnings"])
+    assert all(any("not checked against a key" in warning for warning in each["warnings"]) for each in found[1:])
     out = folder / "request3"
     previous = [word for at in (2, 1) for word in ("--previous", folder / f"request{at}" / "certificate.json")]
     told = forsaken("verify", out / "certificate.json", "--weights", out / "model.safetensors", *previous)

@@ -118,6 +118,17 @@ def test_what_the_model_was_trained_on_is_no_stranger(folder: Path, part: str) -
         read(folder, data={part: "kept.parquet"})
 
 
+@pytest.mark.parametrize("part", ["forget", "train"])
+def test_rows_to_forget_are_found_whatever_the_order_of_columns(folder: Path, part: str) -> None:
+    shuffled = pq.read_table(folder / f"{part}.parquet")
+    pq.write_table(shuffled.select(sorted(shuffled.column_names, reverse=True)), folder / f"{part}.parquet")
+    found = read(folder)  # an overlap of retain or kept samples with forgotten ones would be an error, or unnoticed
+    forgotten = {tuple(row) for row in np.sort(found.forget.inputs.numpy()).tolist()}
+    for other in (found.retain, found.kept):
+        assert other is not None
+        assert not forgotten & {tuple(row) for row in np.sort(other.inputs.numpy()).tolist()}
+
+
 def test_features_are_known_by_name_and_not_by_place(folder: Path) -> None:
     usual = read(folder)
     shuffled = pq.read_table(folder / "test.parquet")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from types import SimpleNamespace
 
 import numpy as np
@@ -93,15 +94,22 @@ def test_a_model_that_loses_rows_is_refused() -> None:
         predict_logits(Short(), torch.ones(3, 2))
 
 
-def test_an_error_of_the_model_does_not_quote_a_sample() -> None:
+class OddError(Exception):
+    """An error class of a user's own."""
+
+
+@pytest.mark.parametrize("kind", [KeyError, ImportError, StopIteration, OddError])
+def test_an_error_of_the_model_does_not_quote_a_sample(kind: type[Exception]) -> None:
     class Quoting(nn.Module):
         def forward(self, x):
-            raise KeyError(f"unknown token {x.tolist()}")
+            raise kind(f"unknown token {x.tolist()}")
 
-    with pytest.raises(
-        ModelError, match=r"cannot take samples of shape \(2,\) \(torch.float32\): KeyError at"
-    ) as caught:
-        predict_logits(Quoting(), torch.full((1, 2), 31415.0))
-    assert "31415" not in str(caught.value)
+    expected = rf"cannot take samples of shape \(2,\) \(torch.float32\): {kind.__name__} at"
+    with pytest.raises(ModelError, match=expected) as caught:
+        predict_logits(Quoting(), torch.full((1, 2), 31414.0 + 1))
+    assert "31415" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_an_error_of_torch_is_quoted() -> None:
     with pytest.raises(ModelError, match="mat1 and mat2 shapes cannot be multiplied"):
         predict_logits(nn.Linear(3, 2), torch.ones(1, 2))

@@ -199,13 +199,22 @@ def test_settings_of_a_group_may_be_given_one_by_one_as_a_table_or_as_a_value(gi
     assert dataclasses.replace(found, history=3).schedule == Schedule(iterations=7, history=3)
 
 
+def test_a_setting_that_is_given_twice_is_told() -> None:
+    with pytest.raises(forsaken.errors.SettingsError, match="iterations is given twice, alone and in schedule"):
+        Forsaken(schedule={"iterations": 3}, iterations=5)
+
+
 def test_a_wrong_group_is_told() -> None:
     with pytest.raises(forsaken.errors.UnknownNameError, match=r"setting of schedule 'iteration'; did you mean"):
         Forsaken(schedule={"iteration": 3})
-    with pytest.raises(forsaken.errors.SettingsError, match=r"schedule is 3, expected Schedule\(...\), or a table"):
+    with pytest.raises(
+        forsaken.errors.SettingsError, match=r"schedule is 3, expected a table of its settings, or Schedule\(...\)"
+    ):
         Forsaken(schedule=3, stop="none")
     with pytest.raises(forsaken.errors.SettingsError, match=r"(?s)2 problems.*damping is 0.*iterations is 0"):
         Forsaken(solver={"damping": 0}, iterations=0)
+    with pytest.raises(forsaken.errors.SettingsError, match=r"(?s)3 problems.*'roudns'.*penalty is -1.*damping is 0"):
+        Forsaken(solver={"roudns": 3, "damping": 0}, penalty=-1)
 
 
 def test_settings_are_json(problem) -> None:

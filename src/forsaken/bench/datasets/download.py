@@ -34,6 +34,7 @@ from forsaken.types import Progress, Tick, silent
 if TYPE_CHECKING:
     from requests import Response
 
+_KINDS = ("md5", "sha256")
 CHECKSUMS = "checksums.json"  # SHA-256 of the first download of every archive that has no published checksum
 TIMEOUT = (20.0, 60.0)  # seconds to connect, and between two pieces of an answer
 _PIECE, _MIB = 2**16, 2**20
@@ -135,6 +136,12 @@ def fetch(archive: Archive, folder: Path, progress: Progress = silent) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         known = archive.checksum or recorded(folder / CHECKSUMS).get(archive.file)
         kind, _, expected = (known or "sha256:").partition(":")
+        if kind not in _KINDS:
+            raise DataError(
+                f"{folder / CHECKSUMS} has a checksum of kind {kind!r} for {archive.file}",
+                expected=" or ".join(_KINDS),
+                remedy="remove its line, and the file is fetched anew",
+            )
         if path.is_file() and expected and digest_of(path, kind) != expected:
             path.unlink()
         if not path.is_file():

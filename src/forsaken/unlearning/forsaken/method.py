@@ -154,9 +154,10 @@ class Forsaken(Unlearner):
     batch_size: int | None = whole(None, "samples in a pass; by default all, of pictures and texts fewer", least=1)
 
     def __init__(self, **settings: Any) -> None:
-        for name, value in grouped(type(self), settings, self.flat).items():
+        found = Problems(type(self).__name__)
+        for name, value in grouped(type(self), settings, self.flat, found).items():
             object.__setattr__(self, name, tuple(value) if name == "parameters" and isinstance(value, list) else value)
-        self.__post_init__()
+        self.check_settings(found)
 
     def problems(self, found: Problems) -> None:
         """Note settings that contradict each other."""

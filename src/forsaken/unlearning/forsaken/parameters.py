@@ -17,7 +17,7 @@ import math
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -39,16 +39,6 @@ MIN_FREE = 20  # parameters behind a frozen prefix for each logit to be moved; w
 PREFIX_BYTES = 2**32  # memory that the outputs of a frozen prefix may take
 _TRIED = 2  # samples on which a frozen prefix is tried
 _BATCH, _BATCH_ON_GPU = 64, 1024  # images or texts in a pass
-# What a user's model may raise when it is called in an unusual way. A real fault shows again in the ordinary passes.
-_TRIAL_ERRORS = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    LookupError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
 
 Filter: TypeAlias = str | Sequence[str] | Callable[[str, nn.Parameter], bool]
 Parameters: TypeAlias = Mapping[str, nn.Parameter]
@@ -575,20 +565,19 @@ def frozen_prefix(
         return None
     tried, count = min(_TRIED, len(samples[0])), sum(map(len, samples))
     few = adapter.place(samples[0].rows(range(tried)).inputs)
-    try:
-        with kept_buffers(adapter.model):
-            layers, names = _first_layers(adapter, few, picked, share * sum(p.numel() for p in picked.values()))
-            if not names:
-                return None
-            prefix = FrozenPrefix(tuple(layers), frozenset(names))
-            outputs = prefix.outputs(adapter, few)
-            if outputs is None or not _independent(adapter, few, prefix, picked):
-                return None
-            free = sum(weight.numel() for name, weight in picked.items() if name not in prefix.weights)
-            fits = outputs[-1].nbytes / tried * count <= PREFIX_BYTES
-            return prefix if fits and free >= MIN_FREE * count * adapter(few).shape[1] else None
-    except _TRIAL_ERRORS:
-        return None
+    # A model that is called in an unusual way may raise anything; a real fault shows again in the ordinary passes.
+    with suppress(Exception), kept_buffers(adapter.model):
+        layers, names = _first_layers(adapter, few, picked, share * sum(p.numel() for p in picked.values()))
+        if not names:
+            return None
+        prefix = FrozenPrefix(tuple(layers), frozenset(names))
+        outputs = prefix.outputs(adapter, few)
+        if outputs is None or not _independent(adapter, few, prefix, picked):
+            return None
+        free = sum(weight.numel() for name, weight in picked.items() if name not in prefix.weights)
+        fits = outputs[-1].nbytes / tried * count <= PREFIX_BYTES
+        return prefix if fits and free >= MIN_FREE * count * adapter(few).shape[1] else None
+    return None
 
 
 def _first_layers(adapter: LogitModel, few: Nest, picked: Parameters, most: float) -> tuple[list[nn.Module], list[str]]:
