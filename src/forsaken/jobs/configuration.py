@@ -711,7 +711,7 @@ def _unknown(at: Where, known: Iterable[str] | None = None) -> Problem:
         known = TABLES if len(at) == 1 else (_model_in(_field(at[:-1]).annotation) or Settings).model_fields
     keys = {name: set(kind.model_fields) for name, kind in TABLES.items()}
     keys["method"].update(*map(_settings_of, METHODS))
-    homes = [f"[{name}]" for name in TABLES if at[-1] in keys[name] and name != at[0]]
+    homes = [f"[{name}]" for name in TABLES if at[-1] in keys[name] and (name != at[0] or len(at) > 2)]
     if at[0] == "method":
         homes += [f"the method {name}" for name in METHODS if at[-1] in _settings_of(name)][:3]
     remedy = f"the key belongs to {' or '.join(homes)}" if homes else _near(at[-1], known)

@@ -322,9 +322,7 @@ def test_a_statement_of_another_kind_is_told_apart(tmp_path: Path) -> None:
 
 
 def test_certificates_of_earlier_versions_are_refused_in_words(tmp_path: Path) -> None:
-    with pytest.raises(
-        OutputError, match=r"c\.json was written by an earlier version of Forsaken.*run the request again"
-    ):
+    with pytest.raises(OutputError, match=r"c\.json was written by an earlier version of Forsaken.*move it away"):
         read(b'{\n "kind": "forsaken.certificate",\n "schema": 1}\n', tmp_path / "c.json")
 
 

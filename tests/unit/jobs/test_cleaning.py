@@ -253,7 +253,7 @@ def test_what_cannot_be_done_says_why_and_leaves_nothing(tmp_path: Path, monkeyp
     own.unlink()
     with pytest.raises(OutputError, match="cannot write"):
         write_cleaned(source, [0], tmp_path / "nowhere")
-    monkeypatch.setattr(pa.csv, "write_csv", lambda kept, goal: goal.write_bytes(b"text\na\n"))
+    monkeypatch.setattr(pa.csv, "write_csv", lambda kept, out: out.write(b"text\na\n"))
     with pytest.raises(OutputError, match=r"are not those of train\.csv less the forgotten ones"):
         write_cleaned(source, [0], tmp_path)
     assert files(tmp_path) == ["train.csv"]

@@ -205,7 +205,7 @@ def test_a_setting_that_is_given_twice_is_told() -> None:
 
 
 def test_a_wrong_group_is_told() -> None:
-    with pytest.raises(forsaken.errors.UnknownNameError, match=r"setting of schedule 'iteration'; did you mean"):
+    with pytest.raises(forsaken.errors.SettingsError, match=r"setting of schedule 'iteration'; did you mean"):
         Forsaken(schedule={"iteration": 3})
     with pytest.raises(
         forsaken.errors.SettingsError, match=r"schedule is 3, expected a table of its settings, or Schedule\(...\)"
