@@ -155,7 +155,7 @@ class WhiteBoxOracle(Oracle):
         device : str or device
             Where the oracle's own networks are trained; the model stays where it is.
         progress : callable
-            Told about each epoch.
+            Called after each epoch.
         """
         problems = Problems("WhiteBoxOracle")
         problems.whole("layers", layers, least=1, most=2)

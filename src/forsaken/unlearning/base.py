@@ -178,7 +178,7 @@ class Request(Sets):
     seed : int
         Decides everything that is drawn.
     progress : callable
-        Told about each step.
+        Called after each step.
     """
 
     targets: object = None
@@ -380,7 +380,7 @@ class Cost:
     Attributes
     ----------
     seconds : float
-        Of training, with all that the method does on the run.
+        Of training, everything included that the method does during it.
     bytes : int
         What it keeps on disk or in memory until a request comes.
     unbounded_bytes : int
@@ -433,7 +433,7 @@ class UpfrontUnlearner(Unlearner):
         watched : int tensor, optional
             Rows that may have to be forgotten, for a method that must know them beforehand.
         progress : callable
-            Told about each step.
+            Called after each step.
         """
 
 

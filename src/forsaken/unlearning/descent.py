@@ -76,7 +76,7 @@ class Batch:
 
 
 class DescentRun:
-    """One run of a `Descent`: the student's optimiser, its batches, and what is told on the run.
+    """One run of a `Descent`: the optimiser of the student, its batches, and the history of the losses.
 
     Attributes
     ----------

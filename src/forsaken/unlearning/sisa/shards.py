@@ -1,4 +1,4 @@
-"""Who is trained what and when: rows assigned to shards and slices, and how long each slice is trained for."""
+"""Which shard and slice each row belongs to, and how long each slice is trained for."""
 
 from __future__ import annotations
 
