@@ -242,8 +242,8 @@ class ReferenceTable(Part):
 class Chain(Part):
     """Every request so far on the same model; for a run also the bounds past which retraining is advised.
 
-    >>> accuracy = {"accuracy_before": 0.9, "accuracy_after": 0.88}
-    >>> first = ChainRequest(number=1, time="2025-01-01", forgotten=40, drift=0.02, certificate=None, **accuracy)
+    >>> known = {"accuracy_before": 0.9, "accuracy_after": 0.88, "time": "2025-01-01T00:00:00Z"}
+    >>> first = ChainRequest(number=1, forgotten=40, drift=0.02, certificate=None, **known)
     >>> Chain(links=(first,), max_drift=0.01).advice
     ('The cumulative drift is 0.02, above the bound of 0.01: retrain the model without the forgotten records.',)
     """
