@@ -47,7 +47,7 @@ class ForsakenError(Exception):
     expected : str
         What would have been right.
     remedy : str
-        What to do, in terms of the Python interface. The command line shows its own remedy by field (`at`).
+        What to do, in terms of the Python interface. The command line shows its own by field (`with_remedy`).
 
     >>> str(ForsakenError(field="seed", value=-1, expected="a whole number >= 0", remedy="leave it out"))
     'seed is -1, expected a whole number >= 0; leave it out'
@@ -71,21 +71,14 @@ class ForsakenError(Exception):
         remedy = f"; {self.remedy}" if self.remedy else ""
         return f"{self.problem}{expected}{remedy}"
 
-    def at(self, field: str | None = None, *, remedy: str | None = None) -> Self:
-        """Return a copy of this error under another field name, or with another remedy.
+    def with_remedy(self, remedy: str) -> Self:
+        """Return a copy of this error with another remedy: a job file has other words for it than Python.
 
-        >>> str(ForsakenError("there are no retain samples", remedy="give retain=").at(remedy="name [data] retain"))
+        >>> str(ForsakenError("there are no retain samples", remedy="give retain=").with_remedy("name [data] retain"))
         'there are no retain samples; name [data] retain'
         """
         other = copy.copy(self)
-        other.__cause__, other.__traceback__ = self.__cause__, self.__traceback__
-        if field is not None:
-            other.problem, other.field = (
-                other.problem.replace(self.field, field, 1) if self.field else other.problem,
-                field,
-            )
-        if remedy is not None:
-            other.remedy = remedy
+        other.__cause__, other.__traceback__, other.remedy = self.__cause__, self.__traceback__, remedy
         return other
 
     def __reduce__(self) -> tuple[object, ...]:

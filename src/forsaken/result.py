@@ -108,6 +108,8 @@ def problems_of(error: ValidationError) -> str:
     before.0: Input should be less than or equal to 1.000000001
     """
     found = error.errors(include_url=False, include_context=False, include_input=False)
+    if found[0]["type"] == "json_invalid":
+        return "it is not JSON"
     lines = [f"{'.'.join(map(str, one['loc'])) or 'the whole'}: {one['msg']}" for one in found[:_MAX_PROBLEMS]]
     more = f"; and {len(found) - _MAX_PROBLEMS} more" if len(found) > _MAX_PROBLEMS else ""
     return "; ".join(lines) + more

@@ -92,7 +92,7 @@ def test_no_workers_are_refused() -> None:
 )
 def test_an_error_survives_a_copy_and_another_process(error: ForsakenError) -> None:
     error.add_note("a note")
-    for twin in (copy.copy(error), pickle.loads(pickle.dumps(error)), error.at()):
+    for twin in (copy.copy(error), pickle.loads(pickle.dumps(error)), error.with_remedy(error.remedy)):
         assert type(twin) is type(error)
         assert (str(twin), twin.args) == (str(error), error.args)
         assert {k: str(v) for k, v in vars(twin).items()} == {k: str(v) for k, v in vars(error).items()}

@@ -196,7 +196,7 @@ def audit_job(plan: AuditPlan, progress: Progress = silent, *, engine: str = "lo
     except ForsakenError as error:
         if error.field not in _REMEDIES:
             raise
-        raise error.at(remedy=_REMEDIES[error.field]) from error
+        raise error.with_remedy(_REMEDIES[error.field]) from error
     ties = {
         "weights_sha256": plan.certificate.weights.new.sha256,
         "certificate_sha256": plan.certificate.sha256,

@@ -151,7 +151,7 @@ def unlearn_prepared(ready: Prepared, progress: Progress = silent, **changed: An
     except ForsakenError as error:
         if error.field not in remedies or not error.remedy:
             raise
-        raise error.at(remedy=remedies[error.field]) from error
+        raise error.with_remedy(remedies[error.field]) from error
 
 
 def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Path | None = None) -> Outcome:

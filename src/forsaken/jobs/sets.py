@@ -80,7 +80,7 @@ def read_sets(job: Job, loaded: Format, reader: Reader, *, audit: bool = False) 
         remedy = (
             "leave those records out of the set or, where the records differ, see why they are the same to the model"
         )
-        raise error.at(remedy=remedy) from None
+        raise error.with_remedy(remedy) from None
 
 
 def read_train(job: Job, loaded: Format, reader: Reader) -> tuple[Samples, Rows, int]:
