@@ -35,7 +35,7 @@ from forsaken.data.samples import Samples
 from forsaken.models.logits import predict_logits
 from forsaken.progress import bars
 from forsaken.references.fitting import Costs, Origin, Views, asked_views
-from forsaken.references.rows import Entries, row_hashes
+from forsaken.references.rows import ReferenceRows, row_hashes
 from forsaken.references.table import spread_of
 from forsaken.types import Progress
 
@@ -68,7 +68,7 @@ def table_of(scenario: Scenario, target: Any, retrained: Any, views: int) -> Ref
     pictures = leaves(forget.inputs)[0].dim() == 4
     plan = Views.of(views, "mirror-shift" if pictures else "word-dropout", 0)
     said = None if plan is None else asked_views(retrained, forget, plan, None)
-    entries = Entries(
+    entries = ReferenceRows(
         row_hashes(forget, key),
         None,
         np.zeros(len(forget), dtype=np.int64),
