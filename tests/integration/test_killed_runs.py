@@ -82,7 +82,9 @@ def whole(folder: Path) -> bool:
     """Whether the folder holds a whole result, whose certificate speaks of its weights."""
     if names(folder) != FILES:
         return False
-    told = forsaken("verify", folder / "certificate.json", "--weights", folder / "model.safetensors", "--json")
+    told = forsaken(
+        "verify", folder / "certificate.json", "--weights", folder / "model.safetensors", "--any-signer", "--json"
+    )
     return told.code == 0
 
 

@@ -44,6 +44,7 @@ def inputs_of(job: Job) -> list[Path]:
         texts += [job.oracle.file, job.oracle.weights, job.oracle.retrained]
     for source in job.sources.values():
         texts += [source.path, source.ids if isinstance(source.ids, str) else None]
+    texts += [] if job.chain.signers == "anyone" else job.chain.signers
     return [job.path, *(job.resolve(text) for text in texts if text is not None), *table_files(job)]
 
 

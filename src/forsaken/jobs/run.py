@@ -11,9 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from forsaken._files import write_atomically
-from forsaken._keys import key_warning, new_record_key, read_record_key, read_signing_key, write_record_key
+from forsaken._keys import (
+    key_warning,
+    new_record_key,
+    read_public_key,
+    read_record_key,
+    read_signing_key,
+    write_record_key,
+)
 from forsaken.auditing.judgement import Judgement, judge
 from forsaken.data.record_hashes import record_hashes
 from forsaken.data.records import Records
@@ -166,16 +174,14 @@ def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Pa
     old, goal = job.resolve(job.model.weights), folder / weights_name(job)
     key, warnings = _record_key(job, folder, key_file)
     signing = None if job.output.signing_key is None else read_signing_key(job.resolve(job.output.signing_key))
-    ready = prepare_job(job, progress)
-    named = None if job.chain.previous is None else job.resolve(job.chain.previous)
-    public = None if signing is None else signing.public_key()
-    previous = find_previous(old, named, public)
-    if previous is not None and previous.check_signature(public) != "valid":
+    previous, signer = request_before(job, signing)
+    if previous is not None and signer is None:
         warnings.append(
             "the certificate of the request before was not checked against a key, so that whoever could change it "
-            "decides the drift and the accuracy that the chain starts from; give signing_key in [output], or check it: "
-            "forsaken verify --public-key"
+            "decides the drift and the accuracy that the chain starts from; give signing_key in [output], or the "
+            "public key of whoever signed it in [chain] signers"
         )
+    ready = prepare_job(job, progress)
     start = without_vocabulary(job, ready.loaded, ready.sets)
     smaller = replace(ready, loaded=start.loaded, sets=start.sets)
     unlearned = forgotten_by_removal(start, unlearn_prepared(smaller, progress))
@@ -194,7 +200,13 @@ def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Pa
         accuracy_after=found.accuracy_after,
         certificate=None,
     )
-    chain = extend(previous, link, max_drift=job.chain.max_drift, max_accuracy_loss=job.chain.max_accuracy_loss)
+    chain = extend(
+        previous,
+        link,
+        signer=signer,
+        max_drift=job.chain.max_drift,
+        max_accuracy_loss=job.chain.max_accuracy_loss,
+    )
     cleaned = clean(job, ready.sets.rows, folder, warnings, progress)
     done, stays = what_stays(job, start, measured)
     notes, stated = [*ready.sets.notes, *unlearned.notes, *done], None
@@ -243,6 +255,16 @@ def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Pa
         certificate = certificate.sign(signing)
     certificate.write(folder / CERTIFICATE)
     return Outcome(result, certificate, goal)
+
+
+def request_before(job: Job, signing: Ed25519PrivateKey | None) -> tuple[Certificate | None, str | None]:
+    """Return the certificate of the request before, if there was one, and the id of the known key that signed it."""
+    named = None if job.chain.previous is None else job.resolve(job.chain.previous)
+    anyone = job.chain.signers == "anyone"
+    keys = [] if anyone else [read_public_key(job.resolve(text)) for text in job.chain.signers]
+    keys += [] if signing is None else [signing.public_key()]
+    previous = find_previous(job.resolve(job.model.weights), named, keys, anyone=anyone)
+    return previous, None if previous is None else previous.signer(keys)
 
 
 def answers_of(
