@@ -426,6 +426,7 @@ class OutputSettings(Settings):
     folder: PathText = Field(description='a folder such as "forgotten"')
     mask: bool = Field(default=False, description=_TRUE_OR_FALSE)
     cleaned: Literal["dataset", "rows", "none"] = Field(default="dataset", description='"dataset", "rows" or "none"')
+    per_record: bool = Field(default=False, description=_TRUE_OR_FALSE)
     record_key: PathText | None = Field(default=None, description='a path such as "records.key"')
     signing_key: PathText | None = Field(default=None, description='a path such as "signing.pem"')
 
