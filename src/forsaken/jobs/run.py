@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from forsaken._files import write_atomically
+from forsaken._files import copy_path, draft_of, write_atomically
 from forsaken._keys import (
     key_warning,
     new_record_key,
@@ -402,10 +401,11 @@ def _record_key(job: Job, folder: Path, earlier: Path | None) -> tuple[bytes, li
 def _write_weights(ready: Prepared, unlearned: Unlearned[Any], old: Path, goal: Path) -> None:
     """Write the new weights, and read them again: the file must hold the model that is judged."""
     if fingerprint(as_module(unlearned.model)) == fingerprint(as_module(ready.loaded.model)):
-        (shutil.copytree if old.is_dir() else shutil.copyfile)(old, goal)
+        copy_path(old, goal)
         return
     try:
-        ready.loaded.write(unlearned.model, goal)
+        with draft_of(goal) as draft:
+            ready.loaded.write(unlearned.model, draft)
     except ForsakenError:
         raise
     except (OSError, RuntimeError, ValueError, TypeError, KeyError) as error:
