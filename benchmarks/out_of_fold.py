@@ -37,11 +37,12 @@ from forsaken.bench.scenarios.table import load_scenario
 from forsaken.bench.trial import Stage, staged
 from forsaken.data.nest import row_keys
 from forsaken.data.samples import Samples
-from forsaken.metrics import at_floor, catastrophic_forgetting_rate, forgetting_rate, u_lira
+from forsaken.metrics import at_floor, catastrophic_forgetting_rate, forgetting_rate, request_u_lira, u_lira
 from forsaken.progress import bars
 
 NUMBERS = {
     "u_lira_auc": "auc",
+    "u_lira_request_auc": "request",
     "u_lira_worst": "worst",
     "u_lira_tpr_1": "tpr_1",
     "u_lira_auc_retain": "auc_retain",
@@ -93,9 +94,10 @@ def measured(full: Full, stage: Stage, row: Row) -> dict[str, Any]:
     for number in full.numbers():
         if number.name in NUMBERS:
             found[NUMBERS[number.name]] = number.value
-        if number.name == "u_lira_auc":
-            found["auc_interval"] = number.interval
+        if number.name in ("u_lira_auc", "u_lira_request_auc"):
+            found[f"{NUMBERS[number.name]}_interval"] = number.interval
     found["at_floor"] = at_floor(found["auc"], full.floor)
+    found["request_at_floor"] = at_floor(found["request"], full.floors.request["forget"])
     found |= rates(matrices, who, stage)
     found["seconds"] = float(np.median(matrices.seconds[who]))
     facts = matrices.facts[who]
@@ -107,6 +109,7 @@ def measured(full: Full, stage: Stage, row: Row) -> dict[str, Any]:
         found["passes"] = float(np.median(facts["passes"]))
     for name in nearby(matrices):
         found[f"auc_{name}"] = u_lira(facts[name], matrices.facts[RETRAINED][name][judges]).auc
+        found[f"request_{name}"] = request_u_lira(facts[name], matrices.facts[RETRAINED][name][judges])
     return found | row.told()
 
 
@@ -122,6 +125,7 @@ def yardsticks(full: Full, stage: Stage) -> dict[str, Any]:
     floor = full.floor
     retrained = {name: number.retrained for name, number in numbers.items()}
     retrained |= {"floor": [floor.low, floor.high], "seconds": float(matrices.seconds[RETRAINED].mean())}
+    retrained |= {"request_floor": list(full.floors.request["forget"][:2]), "smallest_shift": list(full.floors.shifts)}
     retrained |= rates(matrices, RETRAINED, stage)
     nothing = {name: number.before for name, number in numbers.items()}
     for name in nearby(matrices):
@@ -129,6 +133,8 @@ def yardsticks(full: Full, stage: Stage) -> dict[str, Any]:
         first, second = judges[: full.count], judges[full.count : 2 * full.count]
         nothing[f"auc_{name}"] = u_lira(matrices.facts[BEFORE][name], first).auc
         retrained[f"auc_{name}"] = u_lira(second, first).auc
+        nothing[f"request_{name}"] = request_u_lira(matrices.facts[BEFORE][name], first)
+        retrained[f"request_{name}"] = request_u_lira(second, first)
     return {"retrained": retrained, "do-nothing": nothing | {"fr": 0.0, "cfr": 0.0, "density": 0.0}}
 
 
