@@ -11,7 +11,7 @@ import io
 import json
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -378,7 +378,7 @@ class HuggingFaceFolder(Format):
         names = self.model.config.id2label
         self.classes = np.array([str(names.get(at, at)) for at in range(len(names))], dtype=object)
 
-    def build(self) -> nn.Module:
+    def build(self) -> Any:
         """Return a model as it was before its training on the user's data; new weights follow torch's seed."""
         if self._base is None:
             raise ModelError(f"nothing says what {self._folder} was trained from; give base in [model]")
@@ -451,7 +451,7 @@ class HuggingFaceFolder(Format):
                 self._folder, local_files_only=True, trust_remote_code=False
             )
 
-    def _pictures(self, parts: Sequence[Records], kinds: set[str]) -> list[Any] | None:
+    def _pictures(self, parts: Sequence[Records], kinds: Set[str]) -> list[Any] | None:
         if kinds != {"image"}:
             raise InputError(f"the model takes pictures, but records are {', '.join(sorted(kinds))}")
         if not (self._folder / _PROCESSOR).is_file():
