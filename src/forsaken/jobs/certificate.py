@@ -40,6 +40,7 @@ from forsaken.result import (
     OracleQuality,
     Part,
     Rate,
+    RequestFacts,
     Result,
     Retrained,
     Separation,
@@ -326,7 +327,10 @@ class Envelope(Part):
 
 
 class Certificate(Part):
-    """What a run did, in a form that can be hashed, signed and checked by others. It holds no record and no path."""
+    """What a run did, in a form that can be hashed, signed and checked by others. It holds no record and no path.
+
+    `files` has the SHA-256 of what the run wrote beside the new weights, by name; keys and the mask are left out.
+    """
 
     time: Time
     version: Words
@@ -341,6 +345,8 @@ class Certificate(Part):
     chain: Chain
     mask: MaskFate
     references: ReferenceTable | None = None
+    request: RequestFacts | None = None
+    files: dict[Words, Digest] = Field(default={})
     signature: Signature | None = Field(default=None, exclude=True)
 
     @classmethod
@@ -458,6 +464,7 @@ def make_certificate(
     total_seconds: float,
     mask_kept: bool,
     references: ReferenceTable | None = None,
+    files: Mapping[str, str] | None = None,
 ) -> Certificate:
     """Build the certificate of a run, unsigned.
 
@@ -479,6 +486,8 @@ def make_certificate(
         Whether the mask was written to a file.
     references : ReferenceTable, optional
         The table of references that the run read.
+    files : mapping of str to str, optional
+        The SHA-256 by name of what the run wrote beside the new weights.
     """
     return Certificate(
         time=chain.links[-1].time,
@@ -501,6 +510,8 @@ def make_certificate(
         chain=Chain(links=chain.links),
         mask=MaskFate(kept=mask_kept),
         references=references,
+        request=result.request,
+        files=dict(files or {}),
     )
 
 
