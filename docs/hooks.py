@@ -1,7 +1,7 @@
 """What the documentation site needs beyond the folder docs: pages and files of the repository that its pages link to.
 
-A link such as ../../benchmarks/notes/audit.md leads out of the folder. The page behind it becomes a page of the site, and
-any other file is copied, under the path that it has in the repository; so every link can be checked, and none is broken.
+A link such as ../../benchmarks/notes/audit.md leads out of the folder. The page behind it becomes a page of the site,
+and any other file is copied, under the path that it has in the repository; so every link is checked.
 """
 
 import os

@@ -93,7 +93,7 @@ def make_result(count: int = 12, *, seed: int = 0, classes: list[str] | None = N
             "links": [
                 {
                     "number": n, "time": f"2026-01-0{n}T00:00:00Z", "forgotten": 5 * n, "drift": 0.03,
-                    "certificate": None,
+                    "certificate": None, "signer": None,
                     "accuracy_before": 0.96 - n / 100, "accuracy_after": 0.95 - n / 100,
                 }
                 for n in (1, 2, 3)
@@ -108,6 +108,7 @@ def make_result(count: int = 12, *, seed: int = 0, classes: list[str] | None = N
         "facts": {"target": "class-mean", "anchors": 25},
         "notes": ["the importance came from the reference samples"],
         "warnings": ["the key file can be read by others"],
+        "stays": ["The running statistics of 2 batch-norm layers stay as they were."],
         "settings": {"name": "forsaken", "target": "class-mean", "penalty": 0.001, "parameters": None},
         "job": {"model": {"factory": "pets:net"}, "output": {"mask": False}},
         "history": history,
@@ -303,6 +304,7 @@ def bare(result: dict[str, Any]) -> dict[str, Any]:
         "layers": [],
         "notes": [],
         "warnings": [],
+        "stays": [],
         "facts": {},
         "iterations": 0,
     }

@@ -6,11 +6,12 @@ This stands for your own training: what counts is that forsaken.toml says how it
 import tomllib
 from pathlib import Path
 
-import forsaken
 import torch
 from model import build
 from safetensors.torch import save_file
 from torch import nn
+
+import forsaken
 
 HERE = Path(__file__).parent
 
