@@ -199,7 +199,7 @@ class Measured(Part):
     cfr: Rate | None
     accuracy_before: Share | None
     accuracy_after: Share | None
-    forget_confidence: BeforeAfter
+    forget_confidence: BeforeAfter | None
     separation: Separation | None
     retrain: Retrained | None
     oracle: OracleQuality | None
@@ -476,7 +476,8 @@ def make_certificate(
     Parameters
     ----------
     result : Result
-        Its numbers are kept as they are. Of the settings of the method and of the job only hashes are kept.
+        Its numbers are kept as they are (`forsaken.jobs.disclosure` says which there may be). Of the settings of the
+        method and of the job only hashes are kept.
     weights : BothWeights
         Each described by ``Weights.of(path, format)``.
     hashes : sequence of str
@@ -505,7 +506,7 @@ def make_certificate(
         # Where nothing was memorised, the method and its target had nothing to do with the outcome.
         target=None if result.stopped == "not-memorised" else result.target,
         measured=Measured(
-            by=result.samples.score,
+            by="confidence" if result.counts.memorised_before is None else "oracle",
             **{name: getattr(result, name) for name in Measured.model_fields if name != "by"},
         ),
         seconds=Duration(unlearning=result.seconds, total=total_seconds),

@@ -403,6 +403,9 @@ class AuditSettings(Settings):
     )
     recipe: RecipeSettings | None = None
     nonmembers: Source | None = None
+    neighbours: Literal["auto", "none", "mirror-shift", "word-dropout"] = Field(
+        default="auto", description='"auto", "none", "mirror-shift" or "word-dropout"'
+    )
 
 
 class ChainSettings(Settings):
@@ -427,6 +430,7 @@ class OutputSettings(Settings):
     mask: bool = Field(default=False, description=_TRUE_OR_FALSE)
     batch_norm: Literal["recompute"] | None = Field(default=None, description='"recompute", or nothing')
     cleaned: Literal["dataset", "rows", "none"] = Field(default="dataset", description='"dataset", "rows" or "none"')
+    per_record: bool = Field(default=False, description=_TRUE_OR_FALSE)
     record_key: PathText | None = Field(default=None, description='a path such as "records.key"')
     signing_key: PathText | None = Field(default=None, description='a path such as "signing.pem"')
 

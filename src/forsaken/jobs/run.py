@@ -39,6 +39,7 @@ from forsaken.jobs.certificate import (
 from forsaken.jobs.cleaning import clean
 from forsaken.jobs.code import UserModel
 from forsaken.jobs.configuration import Job, by_references, method_of
+from forsaken.jobs.disclosure import pooled, without_records
 from forsaken.jobs.formats import Format, load_model
 from forsaken.jobs.output import ARRAYS, MASK, RECORD_KEY, RESULT, check_there, weights_name
 from forsaken.jobs.references import Table, hand_on, key_place, table_for
@@ -235,13 +236,15 @@ def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Pa
         stays=stays,
         job=job.to_dict(),
     )
-    write_posteriors(folder / ARRAYS, answers)
+    public = without_records(result)  # what others are handed, whatever the folder keeps
+    result = result if job.output.per_record else public
+    write_posteriors(folder / ARRAYS, answers, per_record=job.output.per_record)
     result.write(folder / RESULT)
     kept = job.output.mask and unlearned.stopped != "not-memorised"
     if kept:
         unlearned.mask.save(folder / MASK)
     certificate = make_certificate(
-        result,
+        public,
         BothWeights(old=Weights.of(old, ready.loaded.name), new=Weights.of(goal, ready.loaded.name)),
         hashes,
         chain,
@@ -315,6 +318,7 @@ def build_result(
     *,
     method: Mapping[str, Any],
     hashes: list[str] | None = None,
+    counts: Counts,
     **others: Any,
 ) -> Result:
     """Build the result of a request, in a job or in the demonstration.
@@ -333,6 +337,8 @@ def build_result(
         The name and the settings of the method.
     hashes : list of str, optional
         A keyed hash of each forgotten record; the result has the first 12 digits.
+    counts : Counts
+        All but `memorised_after`, which is counted here.
     **others
         The fields of `Result` that only the caller knows.
     """
@@ -358,6 +364,9 @@ def build_result(
             score_before=score(old).tolist(),
             score_after=score(new).tolist(),
         ),
+        counts=counts.model_copy(
+            update={"memorised_after": None if scorer is None else int((score(new) > scorer.threshold).sum())}
+        ),
         target=TargetClaim(**asdict(claim_of(method["name"], unlearned.details.facts))),
         settings=dict(method),
         history=list(unlearned.history),
@@ -366,9 +375,17 @@ def build_result(
     )
 
 
-def write_posteriors(path: Path, answers: Mapping[str, Mapping[str, Array]]) -> None:
-    """Write the largest posteriors of each sample, by model and set, for the pictures of the report."""
-    arrays = {f"{name}_{part}": top_posteriors(rows) for name, view in answers.items() for part, rows in view.items()}
+def write_posteriors(path: Path, answers: Mapping[str, Mapping[str, Array]], *, per_record: bool) -> None:
+    """Write what the report draws of the posteriors, by model and set.
+
+    With `per_record` these are the largest posteriors of each sample, and else only what a histogram shows of them.
+    """
+    arrays = {}
+    for name, view in answers.items():
+        for part, rows in view.items():
+            values = top_posteriors(rows) if per_record else pooled(rows.max(1))
+            if values is not None:
+                arrays[f"{name}_{part}"] = values.reshape(len(values), -1)
     packed = io.BytesIO()
     np.savez_compressed(packed, **arrays)  # type: ignore[arg-type]
     write_atomically(path, packed.getvalue())
