@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 from report_runs import bare, make_certificate, make_result, not_memorised, typed, without_oracle
 
-from forsaken.report.words import left_to_do, members, summary, why_none
+from forsaken.report.words import GLOSSARY, heading, left_to_do, members, plain, summary, why_none
 
 
 def everything(result: dict[str, Any]) -> str:
