@@ -459,4 +459,4 @@ def _one_training(read: JobAudit, progress: Progress) -> float:
     if read.sets.kept is None or read.training is None:
         return 0.0
     learnt = sum(len(part) for part in (read.sets.forget, read.sets.kept, read.sets.retain) if part is not None)
-    return seconds_a_training(read.training, read.sets.kept, learnt, read.loaded.forward, progress)
+    return seconds_a_training(read.training, read.sets.kept, learnt, progress, forward=read.loaded.forward)

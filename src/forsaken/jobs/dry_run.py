@@ -139,7 +139,7 @@ def _offer(ready: Prepared, unlearning: float, progress: Progress) -> dict[str, 
         return None
     rows = len(ready.sets.rows["train"])
     training = training_of(job, ready.loaded)
-    each = seconds_a_training(training, kept, rows, ready.loaded.forward, progress)
+    each = seconds_a_training(training, kept, rows, progress, forward=ready.loaded.forward)
     folds = ReferenceSettings().folds
     costs = Costs(folds * each, folds)
     return {"trainings": folds, "seconds": costs.seconds, "break_even": costs.break_even(unlearning=unlearning)}

@@ -142,7 +142,7 @@ def _training_by_rows(job: Job, loaded: Format, data: Samples) -> Any:
 
 
 def seconds_a_training(
-    training: Training | Refit, data: Samples, rows: int, forward: Forward | None, progress: Progress = silent
+    training: Training | Refit, data: Samples, rows: int, progress: Progress = silent, *, forward: Forward | None = None
 ) -> float:
     """Return about how long training one model on so many `rows` takes, from some steps on `data`."""
 
@@ -150,8 +150,7 @@ def seconds_a_training(
         start = time.perf_counter()
         if isinstance(training, Training):
             recipe, device = training.recipe, training.device
-            build = called_plainly(training.build, data, forward)
-            stage = "train for some steps"
+            build, stage = called_plainly(training.build, data, forward), "train for some steps"
             train(build, data, recipe, seed=0, device=device, steps=steps, progress=progress, stage=stage)
         else:
             training(data, 0)
