@@ -179,6 +179,8 @@ def _make(folder: Path, inputs: list[Path]) -> list[Path]:
         made = [each for each in (folder, *folder.parents) if not each.exists()]
         if not is_file and not around:
             make_folder(folder)
+    except OutputError as error:
+        raise error.with_remedy("name another one") from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise OutputError(f"cannot make the folder {folder}: {reason}", remedy="name another one") from error
