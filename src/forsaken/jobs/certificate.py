@@ -199,7 +199,7 @@ class Measured(Part):
     cfr: Rate | None
     accuracy_before: Share | None
     accuracy_after: Share | None
-    forget_confidence: BeforeAfter
+    forget_confidence: BeforeAfter | None
     separation: Separation | None
     retrain: Retrained | None
     oracle: OracleQuality | None
@@ -327,7 +327,10 @@ class Envelope(Part):
 
 
 class Certificate(Part):
-    """What a run did, in a form that can be hashed, signed and checked by others. It holds no record and no path."""
+    """What a run did, in a form that can be hashed, signed and checked by others. It holds no record and no path.
+
+    `stays` says what saw the records and is as it was: vocabularies, fitted steps, running statistics.
+    """
 
     time: Time
     version: Words
@@ -342,6 +345,7 @@ class Certificate(Part):
     chain: Chain
     mask: MaskFate
     references: ReferenceTable | None = None
+    stays: tuple[Words, ...] = ()
     signature: Signature | None = Field(default=None, exclude=True)
 
     @classmethod
@@ -472,7 +476,8 @@ def make_certificate(
     Parameters
     ----------
     result : Result
-        Its numbers are kept as they are. Of the settings of the method and of the job only hashes are kept.
+        Its numbers are kept as they are (`forsaken.jobs.disclosure` says which there may be). Of the settings of the
+        method and of the job only hashes are kept.
     weights : BothWeights
         Each described by ``Weights.of(path, format)``.
     hashes : sequence of str
@@ -501,7 +506,7 @@ def make_certificate(
         # Where nothing was memorised, the method and its target had nothing to do with the outcome.
         target=None if result.stopped == "not-memorised" else result.target,
         measured=Measured(
-            by=result.samples.score,
+            by="confidence" if result.counts.memorised_before is None else "oracle",
             **{name: getattr(result, name) for name in Measured.model_fields if name != "by"},
         ),
         seconds=Duration(unlearning=result.seconds, total=total_seconds),
@@ -509,6 +514,7 @@ def make_certificate(
         chain=Chain(links=chain.links),
         mask=MaskFate(kept=mask_kept),
         references=references,
+        stays=tuple(result.stays),
     )
 
 
