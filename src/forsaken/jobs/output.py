@@ -100,6 +100,11 @@ def weights_name(job: Job) -> str:
     return path.name if path.name not in ("", ".", "..") else path.resolve().name
 
 
+def is_half_moved(folder: Path) -> bool:
+    """Return whether a run was killed while it moved its result into a folder; the next run undoes that."""
+    return (folder / _LIST).exists()
+
+
 @contextmanager
 def output(
     folder: Path, *, force: bool = False, inputs: Iterable[Path] = (), names: Iterable[str] = ()

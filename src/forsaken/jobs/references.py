@@ -311,7 +311,7 @@ def _check_free(job: Job, path: Path, force: bool) -> None:
             f" ({unfinished(path)} is left from a fit that was stopped: delete it)" if unfinished(path).is_dir() else ""
         )
         raise OutputError(
-            f"{path} is there already and is not overwritten{left}; add new rows to it with forsaken references extend, "
+            f"{path} is there already and is not overwritten{left}; add new rows with forsaken references extend, "
             "give another name, or replace it with --force"
         )
 
