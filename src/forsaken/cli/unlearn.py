@@ -77,7 +77,7 @@ def _run(job: Job, folder: Path, force: bool, after: Path | None) -> tuple[Outco
 
 
 def _tell(folder: Path, outcome: Outcome, public: Path | None) -> None:
-    from forsaken.jobs.output import CERTIFICATE, RECORD_KEY, REFERENCES_KEY, REPORT
+    from forsaken.jobs.output import CERTIFICATE, EARLIER, RECORD_KEY, REFERENCES_KEY, REPORT
     from forsaken.report.words import evidence
 
     result, weights = outcome.result, folder / outcome.weights.name
@@ -92,6 +92,8 @@ def _tell(folder: Path, outcome: Outcome, public: Path | None) -> None:
     if key.exists():
         both = f", and the same in {twin}" if outcome.certificate.references and twin.exists() else ""
         say(f"record key:  {key}{both} (keep it, and apart from the certificate)")
+    if (folder / EARLIER).is_dir():
+        say(f"replaced:    {folder / EARLIER} keeps the certificates of earlier runs, each with its key")
     certificate = folder / CERTIFICATE
     who = ["--any-signer"] if public is None else ["--public-key", str(public)]
     say(
