@@ -226,7 +226,7 @@ def matching(task: str) -> dict[str, Row]:
 
 
 def matched(task: str) -> dict[str, Row]:
-    """Return oracle matching as it was tuned (--rows matching, seed 100; else its defaults), beside Forsaken with the same references."""
+    """Return oracle matching, tuned by --rows matching on seed 100 if that was run, and Forsaken, both with K = 4."""
     path, rows = RESULTS / f"out-of-fold-{task}-matching-100.json", list(matching(task).values())
     best = chosen(json.loads(path.read_bytes())["rows"])["oracle-matching"] if path.exists() else {}
     row = replace(rows[0], method=OrNothing(method=build("oracle-matching", best)))
