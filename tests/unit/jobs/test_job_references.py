@@ -521,7 +521,7 @@ def test_one_request_after_another(tmp_path: Path) -> None:
         run(write_job(folder, "third.toml", references={"file": f"forgotten/{TABLE}"}), force=True)
     _, warning = run(later(folder, train="train.parquet"), force=True)["warnings"]
     assert warning.startswith("3 of 130 training samples that were to be kept are not in the table of references: wh")
-    with pytest.raises(NotHeldOutError, match=r"3 rows were forgotten and left it: where these records are among them"):
+    with pytest.raises(NotHeldOutError, match=r"3 rows were forgotten earlier and left it: if these are the same"):
         run(later(folder, train="train.parquet", forget={"of": "train", "ids": [120]}), force=True)
 
 
