@@ -469,7 +469,7 @@ def test_a_run_goes_by_the_table(tmp_path: Path) -> None:
     assert [result[name]["target"] for name in ("facts", "target", "settings")] == ["out-of-fold"] * 3
     assert result["facts"]["references"]["rows"] == 132
     told = " ".join(result["notes"])
-    assert "name it in [references] file from now on, and delete the old one" in told
+    assert "--after uses it for the next request; delete the old table" in told
     assert ".unfinished holds what models of a fit that was stopped" in told
     after = {name: value for name, value in digests(folder).items() if not name.startswith("forgotten/")}
     assert after == before, "the old table is as it was"
