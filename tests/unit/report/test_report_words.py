@@ -89,7 +89,7 @@ def test_what_can_still_be_told_apart() -> None:
 def test_nothing_to_forget() -> None:
     result = not_memorised(make_result())
     said = summary(typed(result))
-    assert said.headline == "There was nothing to forget: the 12 records were not memorised"
+    assert said.headline == "Nothing was changed: that the 12 records were not memorised is not shown"
     assert "the 12 records were no nearer to memorised than" in said.done[0]
     assert "no weight was changed" in said.done[0]
     assert "It took under 0.01 s." in " ".join(summary(typed(result | {"seconds": 0.004, "retrain": None})).cost)
@@ -102,7 +102,22 @@ def test_nothing_to_forget() -> None:
 def test_one_record() -> None:
     assert summary(typed(make_result(1))).headline == "A request to forget 1 record, carried out in 1.25 s"
     assert "rests on 1 record only" in everything(make_result(1))
-    assert summary(typed(not_memorised(make_result(1)))).headline.endswith("the 1 record was not memorised")
+    assert summary(typed(not_memorised(make_result(1)))).headline.endswith(
+        "that the 1 record was not memorised is not shown"
+    )
+
+
+def test_that_nothing_was_memorised_takes_evidence_beyond_the_method_s_own_measure() -> None:
+    result = not_memorised(make_result())
+    plain = everything(result)
+    assert "There was nothing to forget" not in plain
+    assert "may still recognise all of them" in plain
+    by_oracle = result | {"counts": result["counts"] | {"memorised_before": 0, "memorised_after": 0}}
+    by_references = result | {"target": result["target"] | {"target": "out-of-fold"}}
+    for told, words in ((by_oracle, "an oracle that takes none of them"), (by_references, "models that never saw")):
+        assert summary(typed(told)).headline == "Nothing was changed: the 12 records were not found memorised"
+        assert words in everything(told)
+        assert "may still recognise" not in everything(told)
 
 
 def test_what_is_left_to_do() -> None:
