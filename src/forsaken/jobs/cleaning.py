@@ -79,7 +79,7 @@ def write_cleaned(
         suffix = "" if source is None or source.is_dir() else source.suffix.lower()
         if source is None or suffix not in _WRITERS:
             what = "data without a file of their own" if source is None else f"the folder of pictures {source.name}"
-            why = f"delete the rows that {ROWS_FILE} lists from your training data: {what} cannot be rewritten here"
+            why = f"delete what {ROWS_FILE} lists from your training data: {what} cannot be rewritten here"
         else:
             try:
                 return _rewritten(source, gone, folder / f"cleaned{suffix}"), why
