@@ -89,7 +89,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
      "those, expected samples new to the model"),
     ({"nonmembers": {"of": "forget"}}, "[audit] nonmembers.of is 'forget', expected samples that the model was never"),
     ({"nonmembers": [901, 902]}, "[audit] nonmembers is a list, expected a path such as \"samples.parquet\" or a t"),
-    ({"profil": "quick"}, "[audit] profil is unknown, expected one of models, neighbours, nonmembers, profile, recipe; did "),
+    ({"profil": "quick"}, "[audit] profil is unknown, expected one of models, neighbours, nonmembers, profile, "
+     "recipe; did "),
 ]  # fmt: skip
 
 
