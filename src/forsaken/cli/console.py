@@ -19,7 +19,7 @@ from forsaken.types import Progress, Tick
 
 if TYPE_CHECKING:
     from forsaken.jobs.configuration import Job
-    from forsaken.result import Result
+    from forsaken.result import Result, Verdict
 
 JOB_FILE = "forsaken.toml"
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
@@ -45,6 +45,23 @@ def note(*texts: str) -> None:
 def print_table(table: Table) -> None:
     """Print a table for people."""
     Console().print(table)
+
+
+def verdict_text(verdict: Verdict) -> str:
+    """Return a verdict as one line with markup: the word in its colour."""
+    colour = {"forgotten": "bold green", "not shown": "bold yellow", "failed": "bold red"}[verdict.word]
+    return f"[{colour}]{verdict.word}[/]: {escape(verdict.line)}"
+
+
+def tell_verdict(verdict: Verdict) -> None:
+    """Print the verdict on a run or an audit."""
+    say(f"verdict: {verdict_text(verdict)}", markup=True)
+
+
+Require = Annotated[
+    list[str] | None,
+    typer.Option(help="What must hold, or the exit code is 6: forgotten, not-failed, accuracy-loss=1.0 (points)."),
+]
 
 
 def number(value: object) -> str:

@@ -12,6 +12,7 @@ from rich.table import Table
 from forsaken.cli.console import (
     JOB_FILE,
     AsJson,
+    Require,
     at_work,
     emit,
     note,
@@ -20,8 +21,11 @@ from forsaken.cli.console import (
     print_table,
     result_table,
     say,
+    tell_verdict,
     write_page,
 )
+from forsaken.cli.exits import of_work
+from forsaken.verdict import Requirement
 
 if TYPE_CHECKING:
     from forsaken.jobs.configuration import Job
@@ -33,13 +37,24 @@ def unlearn(
     out: Annotated[Path | None, typer.Option(help="The output folder, in place of the job's own.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what a run would be like; write nothing.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace the result of an earlier run.")] = False,
+    allow: Annotated[
+        list[str] | None, typer.Option(help="A stop to override, such as accuracy-loss; may be repeated.")
+    ] = None,
+    require: Require = None,
     as_json: AsJson = False,
 ) -> None:
     """Make the model of a job file forget, and write the new weights, a report and a certificate.
 
+    It ends with a verdict of one word: forgotten, not shown or failed.
+
+    Exit code 0: forgotten or not shown; 4: failed; 6: a --require is not met; 7: stopped, and 2: something is wrong or
+    missing; after both nothing was written.
+
     Example: forsaken unlearn forsaken.toml --dry-run
     """
-    with opened_job(job) as read:
+    wanted = [Requirement.parse(text) for text in require or ()]
+    with opened_job(job) as written:
+        read = _allowing(written, allow) if allow else written
         if dry_run:
             from forsaken.jobs.dry_run import dry_run as tried
 
@@ -48,11 +63,24 @@ def unlearn(
             (emit if as_json else _tell_dry_run)(found)
             return
         folder = read.resolve(read.output.folder) if out is None else out
-        outcome, written = _run(read, folder, force)
+        outcome, names = _run(read, folder, force)
+    result = outcome.result
+    accuracy = result.accuracy_before, result.accuracy_after
+    unmet = [told for each in wanted if (told := each.unmet(result.verdict, *accuracy))]
     if as_json:
-        emit({"folder": str(folder), "files": written, "result": outcome.result.to_dict()})
+        emit({"folder": str(folder), "files": names, "result": result.to_dict(), "unmet": unmet})
     else:
         _tell(folder, outcome)
+        note(*unmet)
+    raise typer.Exit(of_work(result.verdict, unmet=bool(unmet)))
+
+
+def _allowing(job: Job, allow: list[str]) -> Job:
+    """Return the job with more stops overridden, as if its file named them."""
+    from forsaken.unlearning.stops import checked_stops
+
+    both = tuple(dict.fromkeys((*job.output.allow, *checked_stops(allow))))
+    return job.model_copy(update={"output": job.output.model_copy(update={"allow": both})})
 
 
 def _run(job: Job, folder: Path, force: bool) -> tuple[Outcome, list[str]]:
@@ -74,7 +102,7 @@ def _tell(folder: Path, outcome: Outcome) -> None:
     result, weights = outcome.result, folder / outcome.weights.name
     asked = f"a request to forget {result.counts.forget} samples"
     nothing = result.stopped == "not-memorised"
-    what = f"{asked}: nothing to forget, no weight was changed" if nothing else f"{asked}, carried out"
+    what = f"{asked}: nothing to forget, no weight was changed" if nothing else asked
     print_table(result_table(result, f"{what} (one run)"))
     note(*result.notes, *result.warnings, *(result.chain.advice if result.chain else ()))
     key, twin = folder / RECORD_KEY, folder / REFERENCES_KEY
@@ -88,6 +116,7 @@ def _tell(folder: Path, outcome: Outcome) -> None:
         f"certificate: {certificate}",
         f"check it:    forsaken verify {shlex.quote(str(certificate))} --weights {shlex.quote(str(weights))}",
     )
+    tell_verdict(result.verdict)
 
 
 def _tell_dry_run(found: dict[str, Any]) -> None:

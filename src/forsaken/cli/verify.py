@@ -12,13 +12,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from forsaken.cli.console import verdict_text
+from forsaken.cli.exits import of_certificate
 from forsaken.errors import SettingsError
 
 if TYPE_CHECKING:
     from forsaken.jobs.certificate import Certificate
     from forsaken.jobs.verify import Verification
 
-FAILED = 3
 _ANSWERS = {True: "[green]yes[/]", False: "[bold red]no[/]", None: "not checked"}
 
 
@@ -33,7 +34,10 @@ def verify(
 ) -> None:
     """Check a certificate against the weights, its signature, records and the certificates before it.
 
-    Exit code 0: no check failed; 3: one did; 2: something could not be read.
+    The first line is what the certificate says about the forgetting; then follow the checks.
+
+    Exit code 0: no check failed, and it says forgotten; 5: no check failed, and it says not shown; 4: it says failed;
+    3: a check failed; 2: something could not be read.
 
     Example: forsaken verify forgotten/certificate.json --weights forgotten/model.safetensors
     """
@@ -59,8 +63,7 @@ def verify(
         typer.echo(json.dumps(_facts(certificate, stated, found)))
     else:
         _show(found)
-    if not found.passed:
-        raise typer.Exit(FAILED)
+    raise typer.Exit(of_certificate(found.stated, passed=found.passed))
 
 
 def _facts(path: Path, stated: Certificate, found: Verification) -> dict[str, object]:
@@ -72,17 +75,20 @@ def _facts(path: Path, stated: Certificate, found: Verification) -> dict[str, ob
         "checks": [asdict(check) for check in found.checks],
         "models_owe": found.owed,
         "verdict": found.verdict,
+        "forgetting": found.stated.word,
+        "line": found.stated.line,
     }
 
 
 def _show(found: Verification) -> None:
     console = Console()
+    console.print(f"The certificate says: {verdict_text(found.stated)}", highlight=False, soft_wrap=True)
     lines = Table.grid(padding=(0, 2))
     for _ in range(3):
         lines.add_column(overflow="fold")  # a hash must be shown to its last digit
     for check in found.checks:
         lines.add_row(check.name, _ANSWERS[check.passed], escape(check.words))
     console.print(lines, highlight=False)
-    sure = found.passed and found.signer == "known" and not found.owed
+    sure = found.passed and found.stated.word == "forgotten" and found.signer == "known" and not found.owed
     colour = "green" if sure else "yellow" if found.passed else "bold red"
     console.print(f"[{colour}]{escape(found.verdict)}[/]", highlight=False, soft_wrap=True)

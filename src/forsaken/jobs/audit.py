@@ -1,4 +1,4 @@
-"""`forsaken audit job.toml`: from the job file and the folder of its run to `forsaken.audit`, and audit.json."""
+"""`forsaken audit job.toml`: from the job file and the folder of its run to `forsaken.audit`, and its file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from forsaken.jobs.certificate import Certificate, file_hash, settings_hash
 from forsaken.jobs.code import UserModel, inherited
 from forsaken.jobs.configuration import LEAST, MOST, Job, by_references, method_of, target_of
 from forsaken.jobs.formats import EstimatorFile, Format, load_model
-from forsaken.jobs.output import AUDIT, AUDIT_MODELS, CERTIFICATE, RECORD_KEY, RESULT, check_there, weights_name
+from forsaken.jobs.output import AUDIT_MODELS, AUDITS, CERTIFICATE, RECORD_KEY, RESULT, check_there, weights_name
 from forsaken.jobs.references import Refit, training_of, training_problems
 from forsaken.jobs.rows import NONMEMBERS, Reader, Rows
 from forsaken.jobs.run import oracle_of
@@ -164,7 +164,10 @@ def plan_audit(job: Job, folder: Path, *, profile: str | None = None, models: in
 
 
 def audit_job(plan: AuditPlan, progress: Progress = silent, *, engine: str = "local") -> Audit:
-    """Audit a run, and write audit.json into its folder. No other file of the run is changed."""
+    """Audit a run, and write what was found into its folder, one file a profile. No other file of the run is changed.
+
+    A weaker audit therefore never replaces a stronger one.
+    """
     read = read_inputs(plan, progress)
     job, sets = plan.job, read.sets
     held_out = held_out_of(job, plan.certificate, sets) if plan.profile == "full" else None
@@ -204,7 +207,7 @@ def audit_job(plan: AuditPlan, progress: Progress = silent, *, engine: str = "lo
     }
     more = {"warnings": (*found.warnings, *read.warnings), "settings": {**found.settings, **ties}}
     found = found.model_copy(update=more)
-    found.write(plan.folder / AUDIT)
+    found.write(plan.folder / AUDITS[plan.profile])
     return found
 
 

@@ -15,14 +15,15 @@ from filelock import FileLock, Timeout
 
 from forsaken._files import write_atomically
 from forsaken._keys import key_file
-from forsaken.auditing.result import FILE as AUDIT_FILE
+from forsaken.auditing.result import EARLIER
+from forsaken.auditing.result import FILES as AUDIT_FILES
 from forsaken.errors import DataNotFoundError, OutputError
 from forsaken.jobs.certificate import FILE as CERTIFICATE_FILE
 
 if TYPE_CHECKING:
     from forsaken.jobs.configuration import Job
 
-AUDIT, CERTIFICATE = AUDIT_FILE, CERTIFICATE_FILE
+AUDITS, CERTIFICATE = AUDIT_FILES, CERTIFICATE_FILE
 RESULT, ARRAYS, REPORT = "result.json", "posteriors.npz", "report.html"
 RECORD_KEY, MASK = "records.key", "mask.safetensors"
 ROWS, COPIES = "rows-to-delete.csv", "copies-that-stay.csv"
@@ -33,7 +34,7 @@ AUDIT_MODELS = "audit-models"  # what an audit measured of each model that it tr
 _CLEANED = (f"cleaned{suffix}" for suffix in (".csv", ".npz", ".parquet"))
 _SOMETIMES = (MASK, COPIES, ROWS, REFERENCES, REFERENCES_KEY, *_CLEANED)
 # What was made from a run after it, and goes before its certificate does: it must not be taken for another run's.
-_AFTERWARDS = (AUDIT, AUDIT_MODELS)
+_AFTERWARDS = (EARLIER, *AUDITS.values(), AUDIT_MODELS)
 _HIDDEN, _LIST, _LOCK = ".unfinished", ".unfinished.json", ".forsaken.lock"
 
 
@@ -81,7 +82,7 @@ def outputs_of(job: Job) -> list[str]:
     keys = [] if job.output.record_key else [RECORD_KEY]
     table = [] if job.references is None else [REFERENCES, *([REFERENCES_KEY] if keys else [])]
     others = [RESULT, ARRAYS, CERTIFICATE, REPORT, *keys, *table, *([MASK] if job.output.mask else [])]
-    if weights in (*others, AUDIT, AUDIT_MODELS):
+    if weights in (*others, *_AFTERWARDS):
         raise OutputError(f"the weights are called {weights}, as another file of the results is; rename them")
     return [weights, *others]
 

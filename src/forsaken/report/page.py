@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from forsaken._files import write_atomically
 from forsaken.report import figures, tables, words
-from forsaken.report.saved import REPORT, Run, read_run
+from forsaken.report.saved import REPORT, Run, read_run, verdict_of
 
 _PROFILES = {
     "quick": "one shadow model's verdict; it can find a failure, and proves little",
@@ -51,6 +51,7 @@ _CALLED: tuple[Callable[..., Any], ...] = (
     words.left_to_do,
     words.percent,
     words.summary,
+    verdict_of,
 )
 _SHARED: dict[str, Any] = {each.__name__: each for each in _CALLED} | {
     "LINES": figures.LINES,

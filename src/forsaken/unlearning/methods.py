@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from forsaken.errors import UnknownNameError
@@ -80,6 +81,7 @@ def unlearn(
     forward: Forward | None = None,
     seed: int = 0,
     progress: bool | Progress = False,
+    allow: Sequence[str] = (),
     **settings: Any,
 ) -> Unlearned[M]:
     """Make a trained classifier forget samples. The model handed over is left bit for bit as it is.
@@ -116,6 +118,10 @@ def unlearn(
         The same seed gives the same bits.
     progress : bool or callable
         Show a bar, or tell a function of each `Tick`.
+    allow : sequence of str
+        Stops to override, of `forsaken.unlearning.stops.STOPS`: "accuracy-loss" (the accuracy on labelled retain
+        samples falls by more than 2 points), "other-inputs" (the forget samples are scaled or laid out in another way
+        than retain or reference samples).
     **settings
         Settings of the method; see ``forsaken methods show NAME``, or its class in `forsaken.METHODS`.
 
@@ -147,4 +153,5 @@ def unlearn(
         forward=forward,
         seed=seed,
         progress=progress,
+        allow=allow,
     )
