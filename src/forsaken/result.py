@@ -26,6 +26,7 @@ Seconds = Annotated[float, Field(ge=0, le=1e12)]
 Share = Annotated[float, Field(ge=0, le=1 + 1e-9)]  # a sum of posteriors may round up
 Rate = Annotated[float, Field(ge=-_MAX_COUNT, le=1)]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+KeyId = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
 Time = Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(\+00:00|Z)$")]
 Stopped = Annotated[str, Field(pattern="^(iterations|converged|calibrated|tolerance|line-search|not-memorised)$")]
 
@@ -225,7 +226,11 @@ class TargetClaim(Part):
 
 
 class ChainRequest(Part):
-    """One request of a chain; `certificate` is the SHA-256 of its certificate, None for the last."""
+    """One request of a chain; `certificate` is the SHA-256 of its certificate, None for the last.
+
+    `signer` is the id of the key that had signed that certificate when the next request was added to the chain; None
+    where no signature was checked then.
+    """
 
     number: Count
     time: Time
@@ -234,6 +239,7 @@ class ChainRequest(Part):
     accuracy_before: Share | None
     accuracy_after: Share | None
     certificate: Digest | None
+    signer: KeyId | None = None
 
 
 class ChainSummary(Part):

@@ -70,7 +70,8 @@ def unlearn(
     if as_json:
         emit({"folder": str(folder), "files": names, "result": result.to_dict(), "unmet": unmet})
     else:
-        _tell(folder, outcome)
+        key = read.output.signing_key
+        _tell(folder, outcome, None if key is None else read.resolve(f"{key}.pub"))
         note(*unmet)
     raise typer.Exit(of_work(result.verdict, unmet=bool(unmet)))
 
@@ -96,7 +97,7 @@ def _run(job: Job, folder: Path, force: bool) -> tuple[Outcome, list[str]]:
     return outcome, written
 
 
-def _tell(folder: Path, outcome: Outcome) -> None:
+def _tell(folder: Path, outcome: Outcome, public: Path | None) -> None:
     from forsaken.jobs.output import CERTIFICATE, RECORD_KEY, REFERENCES_KEY, REPORT
 
     result, weights = outcome.result, folder / outcome.weights.name
@@ -110,11 +111,12 @@ def _tell(folder: Path, outcome: Outcome) -> None:
         both = f", and the same in {twin}" if outcome.certificate.references and twin.exists() else ""
         say(f"record key:  {key}{both} (keep it, and apart from the certificate)")
     certificate = folder / CERTIFICATE
+    who = ["--any-signer"] if public is None else ["--public-key", str(public)]
     say(
         f"weights:     {weights}",
         f"report:      {folder / REPORT}",
-        f"certificate: {certificate}",
-        f"check it:    forsaken verify {shlex.quote(str(certificate))} --weights {shlex.quote(str(weights))}",
+        f"certificate: {certificate}{' (not signed: it does not show who wrote it)' if public is None else ''}",
+        f"check it:    forsaken verify {shlex.join([str(certificate), '--weights', str(weights), *who])}",
     )
     tell_verdict(result.verdict)
 

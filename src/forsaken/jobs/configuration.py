@@ -412,6 +412,9 @@ class ChainSettings(Settings):
     expected = "a table with limits such as max_drift = 2.0"
 
     previous: PathText | None = Field(default=None, description='a path such as "../first/certificate.json"')
+    signers: list[PathText] | Literal["anyone"] = Field(
+        default=[], description='a list of public keys such as ["first.pem.pub"], or "anyone"'
+    )
     max_drift: Limit | None = Field(default=None, description="a number >= 0, such as 2.0")
     max_accuracy_loss: Limit | None = Field(default=None, description="a number >= 0, such as 0.02")
 

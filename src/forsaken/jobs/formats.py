@@ -10,7 +10,6 @@ import copy
 import io
 import json
 import logging
-import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,6 +25,7 @@ from sklearn.pipeline import Pipeline
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
+from forsaken._files import copy_path, create, make_folder
 from forsaken.data.records import Records
 from forsaken.errors import DataNotFoundError, InputError, ModelError, SettingsError
 from forsaken.jobs.archive import checked_archive
@@ -64,7 +64,7 @@ class Format(ABC):
 
     @abstractmethod
     def write(self, model: Any, goal: Path) -> None:
-        """Write a model of this kind to `goal` as the original was written."""
+        """Write a model of this kind to `goal`, a draft, as the original was written."""
 
     def prepare(self, parts: Sequence[Records]) -> list[Any] | None:  # noqa: ARG002
         """Return what the model takes for each of these sets of records; None where the format does not know."""
@@ -119,9 +119,12 @@ class TensorFile(Format):
         if self.name == "safetensors":
             # Shared tensors are stored once; where the original kept copies of them, so does this file.
             separate = {name: tensor.clone() for name, tensor in tensors.items()}
-            goal.write_bytes(safetensors.torch.save(separate, metadata=self._about))
+            content = safetensors.torch.save(separate, metadata=self._about)
+            with create(goal) as file:
+                file.write(content)
         else:
-            torch.save(tensors, goal)
+            with create(goal) as file:
+                torch.save(tensors, file)
 
 
 def _read_state_dict(path: Path) -> dict[str, Tensor]:
@@ -240,7 +243,8 @@ class ProgramFile(Format):
             for name, tensor in program.state_dict.items():
                 if isinstance(tensor, Tensor):
                     tensor.copy_(new[name])
-        torch.export.save(program, goal)
+        with create(goal) as file:
+            torch.export.save(program, file)
 
     def _load(self) -> Any:
         log = logging.getLogger("torch.export")
@@ -295,7 +299,8 @@ class EstimatorFile(Format):
         if isinstance(self._whole, Pipeline):
             whole = copy.copy(self._whole)
             whole.steps = [*self._whole.steps[:-1], (self._whole.steps[-1][0], model)]
-        skops.io.dump(whole, goal)
+        with create(goal) as file:
+            skops.io.dump(whole, file)
 
     def prepare(self, parts: Sequence[Records]) -> list[Any] | None:
         """Return what the pipeline's earlier steps make of the records."""
@@ -363,13 +368,13 @@ class HuggingFaceFolder(Format):
 
     def write(self, model: Any, goal: Path) -> None:
         """Write the weights with the configuration and tokenizer of the original."""
-        goal.mkdir()
+        make_folder(goal)
         model.save_pretrained(goal)
         for pattern in _BESIDES:
             for path in sorted(self._folder.glob(pattern)):
                 plain = path.is_file() and not path.is_symlink() and not path.name.endswith(_WEIGHTS)
                 if plain and not (goal / path.name).exists():
-                    shutil.copyfile(path, goal / path.name)
+                    copy_path(path, goal / path.name)
 
     def prepare(self, parts: Sequence[Records]) -> list[Any] | None:
         """Return the tokens of texts, padded to the longest of all sets."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -11,9 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from forsaken._files import write_atomically
-from forsaken._keys import key_warning, new_record_key, read_record_key, read_signing_key, write_record_key
+from forsaken._files import copy_path, draft_of, write_atomically
+from forsaken._keys import (
+    key_warning,
+    new_record_key,
+    read_public_key,
+    read_record_key,
+    read_signing_key,
+    write_record_key,
+)
 from forsaken.auditing.alarms import told_if_moved
 from forsaken.auditing.judgement import Judgement, Posteriors, compare, correct, judge
 from forsaken.data.record_hashes import record_hashes
@@ -202,16 +209,14 @@ def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Pa
     old, goal = job.resolve(job.model.weights), folder / weights_name(job)
     key, warnings = _record_key(job, folder, key_file)
     signing = None if job.output.signing_key is None else read_signing_key(job.resolve(job.output.signing_key))
-    ready = prepare_job(job, progress)
-    named = None if job.chain.previous is None else job.resolve(job.chain.previous)
-    public = None if signing is None else signing.public_key()
-    previous = find_previous(old, named, public)
-    if previous is not None and previous.check_signature(public) != "valid":
+    previous, signer = request_before(job, signing)
+    if previous is not None and signer is None:
         warnings.append(
             "the certificate of the request before was not checked against a key, so that whoever could change it "
-            "decides the drift and the accuracy that the chain starts from; give signing_key in [output], or check it: "
-            "forsaken verify --public-key"
+            "decides the drift and the accuracy that the chain starts from; give signing_key in [output], or the "
+            "public key of whoever signed it in [chain] signers"
         )
+    ready = prepare_job(job, progress)
     unlearned = unlearn_prepared(ready, progress)
     answers = _answers(ready, unlearned.model, progress)
     stop_damage(ready, answers)
@@ -229,7 +234,13 @@ def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Pa
         accuracy_after=found.accuracy_after,
         certificate=None,
     )
-    chain = extend(previous, link, max_drift=job.chain.max_drift, max_accuracy_loss=job.chain.max_accuracy_loss)
+    chain = extend(
+        previous,
+        link,
+        signer=signer,
+        max_drift=job.chain.max_drift,
+        max_accuracy_loss=job.chain.max_accuracy_loss,
+    )
     cleaned = clean(job, ready.sets.rows, folder, warnings, progress)
     notes, stated = [*ready.sets.notes, *unlearned.notes], None
     if ready.table is not None:
@@ -280,6 +291,16 @@ def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Pa
         certificate = certificate.sign(signing)
     certificate.write(folder / CERTIFICATE)
     return Outcome(result, certificate, goal)
+
+
+def request_before(job: Job, signing: Ed25519PrivateKey | None) -> tuple[Certificate | None, str | None]:
+    """Return the certificate of the request before, if there was one, and the id of the known key that signed it."""
+    named = None if job.chain.previous is None else job.resolve(job.chain.previous)
+    anyone = job.chain.signers == "anyone"
+    keys = [] if anyone else [read_public_key(job.resolve(text)) for text in job.chain.signers]
+    keys += [] if signing is None else [signing.public_key()]
+    previous = find_previous(job.resolve(job.model.weights), named, keys, anyone=anyone)
+    return previous, None if previous is None else previous.signer(keys)
 
 
 def answers_of(
@@ -510,10 +531,11 @@ def _record_key(job: Job, folder: Path, earlier: Path | None) -> tuple[bytes, li
 def _write_weights(ready: Prepared, unlearned: Unlearned[Any], old: Path, goal: Path) -> None:
     """Write the new weights, and read them again: the file must hold the model that is judged."""
     if fingerprint(as_module(unlearned.model)) == fingerprint(as_module(ready.loaded.model)):
-        (shutil.copytree if old.is_dir() else shutil.copyfile)(old, goal)
+        copy_path(old, goal)
         return
     try:
-        ready.loaded.write(unlearned.model, goal)
+        with draft_of(goal) as draft:
+            ready.loaded.write(unlearned.model, draft)
     except ForsakenError:
         raise
     except (OSError, RuntimeError, ValueError, TypeError, KeyError) as error:

@@ -159,8 +159,9 @@ class References:
         engine, workers
             "local", "ray" or "ray://host:port": see the guide.
         folder : path, optional
-            Where finished folds are stored until all are done, so that a fit that was killed can be continued (with
-            `keep_models` it begins anew). Of functions only the names are known: remove the folder when you change one.
+            Where finished folds are stored, so that a fit that was killed can be continued (with `keep_models` it
+            begins anew). Remove the folder once the table is saved. Of functions only the names are known: remove the
+            folder when you change one, too.
         progress : bool or callable
             Show a bar, or call a function with each `Tick`.
 
