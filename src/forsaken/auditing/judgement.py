@@ -24,7 +24,7 @@ _SHARE = 0.1  # by which shares and AUCs of two retrained models may differ
 _MARGIN = 1.0  # the same for a mean margin, in logits
 _LEFT = 0.2  # of the way from the yardstick to the model before, for a mean margin: models of few data are less sure
 _CONFIDENCE = 0.05
-_LEAST = 1e-12  # posterior
+_LEAST = 1e-300  # posterior, of which the logarithm is taken
 
 Posteriors: TypeAlias = Mapping[str, Array]
 """What one model answers: by role ("forget", and "kept", "test", "reference" where given), samples x classes."""
