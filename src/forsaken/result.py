@@ -151,7 +151,7 @@ class Retrained(Part):
 
 
 class Counts(Part):
-    """How many samples each set holds, and how many of them the oracle took for members before."""
+    """How many samples each set holds, and how many of them the oracle took for members before, and after."""
 
     forget: AtLeastOne
     memorised_before: Count | None
@@ -161,6 +161,7 @@ class Counts(Part):
     test: Count
     kept_judged: Count
     kept_members_before: Count | None
+    memorised_after: Count | None = None
 
 
 class ByClass(Part):
@@ -362,7 +363,11 @@ class Step:
 
 
 class Result(Document):
-    """What a request did: all of result.json. What is not known is None, never a guess."""
+    """What a request did: all of result.json. What is not known is None, never a guess.
+
+    `samples` and, for few records, `forget_confidence` and `separation` are None too where nothing is to be said about
+    single records: see `forsaken.jobs.disclosure`.
+    """
 
     kind: ClassVar[str] = "forsaken.result"
     version: ClassVar[int] = 2
@@ -380,7 +385,7 @@ class Result(Document):
     iterations: Count
     evaluations: Count
     stopped: Stopped
-    forget_confidence: BeforeAfter
+    forget_confidence: BeforeAfter | None
     forget_accuracy: BeforeAfter | None
     separation: Separation | None
     retrain: Retrained | None
@@ -388,7 +393,7 @@ class Result(Document):
     classes: Annotated[list[str], Field(min_length=1, max_length=100_000)]
     by_class: ByClass | None
     layers: list[LayerChange]
-    samples: SampleTable
+    samples: SampleTable | None
     oracle: OracleQuality | None
     target: TargetClaim
     chain: ChainSummary | None
@@ -396,6 +401,7 @@ class Result(Document):
     facts: Table
     notes: list[str]
     warnings: list[str]
+    stays: list[str] = []
     settings: Table
     job: Table | None
     history: list[Step]
@@ -404,11 +410,10 @@ class Result(Document):
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
-        if len(self.samples.row) != self.counts.forget:
-            raise ValueError(
-                f"samples holds {len(self.samples.row)} entries, but counts.forget is {self.counts.forget}"
-            )
-        if max(self.samples.class_before + self.samples.class_after) >= len(self.classes):
+        table = self.samples
+        if table is not None and len(table.row) != self.counts.forget:
+            raise ValueError(f"samples holds {len(table.row)} entries, but counts.forget is {self.counts.forget}")
+        if table is not None and max(table.class_before + table.class_after) >= len(self.classes):
             raise ValueError(f"samples names a class beyond the {len(self.classes)} of classes")
         if self.by_class and {len(part) for _, part in self.by_class} != {len(self.classes)}:
             raise ValueError(f"by_class must hold one entry for each of the {len(self.classes)} classes")

@@ -16,6 +16,7 @@ from forsaken.models.logits import as_module
 from forsaken.models.weights import fingerprint
 from forsaken.result import Check
 from forsaken.types import Array
+from forsaken.verdict import FEW
 
 _WIDTH = 1.96  # standard deviations: a band of 95 %
 _SIGMA = 0.1  # the least standard deviation of a sample, as in U-LiRA
@@ -212,10 +213,8 @@ def told_if_moved(before: float, after: float, retrained: float | None, ours: in
     if not moved_away(before, after, retrained, ours, others):
         return ""
     aim = "0.50, the method's own aim" if retrained is None else f"{retrained:.2f}, a retrained model's"
-    return (
-        f"The forgotten samples are easier to tell from samples like them than before: by confidence with an AUC of "
-        f"{after:.2f}, {before:.2f} before, and it should have come to {aim}."
-    )
+    told = f" with an AUC of {after:.2f}, {before:.2f} before, and it should have come to {aim}" if ours >= FEW else ""
+    return f"The forgotten samples are easier to tell from samples like them than before, by confidence{told}."
 
 
 def like_the_ensemble(margins: Array, ensemble: Array) -> bool:

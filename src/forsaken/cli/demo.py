@@ -44,7 +44,7 @@ def demo(
     torch.set_num_threads(1)  # the network is too small for more, and one thread gives the same bits everywhere
     with at_work() as progress:
         found = run_demo(seed, progress)
-        write_posteriors(out / ARRAYS, found.answers)
+        write_posteriors(out / ARRAYS, found.answers, per_record=True)  # public pictures of digits
         found.result.write(out / RESULT)
         summary = summary_of(found.result)
         write_atomically(out / SUMMARY, summary.encode())

@@ -202,7 +202,7 @@ class Measured(Part):
     cfr: Rate | None
     accuracy_before: Share | None
     accuracy_after: Share | None
-    forget_confidence: BeforeAfter
+    forget_confidence: BeforeAfter | None
     separation: Separation | None
     retrain: Retrained | None
     oracle: OracleQuality | None
@@ -330,7 +330,10 @@ class Envelope(Part):
 
 
 class Certificate(Part):
-    """What a run did, in a form that can be hashed, signed and checked by others. It holds no record and no path."""
+    """What a run did, in a form that can be hashed, signed and checked by others. It holds no record and no path.
+
+    `stays` says what saw the records and is as it was: vocabularies, fitted steps, running statistics.
+    """
 
     time: Time
     version: Words
@@ -347,6 +350,7 @@ class Certificate(Part):
     references: ReferenceTable | None = None
     verdict: StatedVerdict | None = None
     not_measured: tuple[Words, ...] = ()
+    stays: tuple[Words, ...] = ()
     signature: Signature | None = Field(default=None, exclude=True)
 
     @classmethod
@@ -477,7 +481,8 @@ def make_certificate(
     Parameters
     ----------
     result : Result
-        Its numbers are kept as they are. Of the settings of the method and of the job only hashes are kept.
+        Its numbers are kept as they are (`forsaken.jobs.disclosure` says which there may be). Of the settings of the
+        method and of the job only hashes are kept.
     weights : BothWeights
         Each described by ``Weights.of(path, format)``.
     hashes : sequence of str
@@ -506,7 +511,7 @@ def make_certificate(
         # Where nothing was memorised, the method and its target had nothing to do with the outcome.
         target=None if result.stopped == "not-memorised" else result.target,
         measured=Measured(
-            by=result.samples.score,
+            by="confidence" if result.counts.memorised_before is None else "oracle",
             **{name: getattr(result, name) for name in Measured.model_fields if name != "by"},
         ),
         seconds=Duration(unlearning=result.seconds, total=total_seconds),
@@ -517,6 +522,7 @@ def make_certificate(
         # Of the numbers behind it the line has those that may be told; a mean over few records would tell about them.
         verdict=StatedVerdict(word=result.verdict.word, line=result.verdict.line, yardstick=result.verdict.yardstick),
         not_measured=tuple(_not_measured(result)),
+        stays=tuple(result.stays),
     )
 
 
@@ -524,7 +530,7 @@ def _not_measured(result: Result) -> Iterator[str]:
     """Yield what the run did not measure, in words."""
     if result.verdict.yardstick is None:
         yield "how a model that never saw the records answers them (no retrained model, no table of references)"
-    if result.samples.score != "oracle":
+    if result.counts.memorised_before is None:
         yield "the forgetting rate (no oracle)"
     if result.accuracy_after is None:
         yield "the accuracy (no test samples)"

@@ -404,6 +404,9 @@ class AuditSettings(Settings):
     )
     recipe: RecipeSettings | None = None
     nonmembers: Source | None = None
+    neighbours: Literal["auto", "none", "mirror-shift", "word-dropout"] = Field(
+        default="auto", description='"auto", "none", "mirror-shift" or "word-dropout"'
+    )
 
 
 class ChainSettings(Settings):
@@ -426,7 +429,9 @@ class OutputSettings(Settings):
 
     folder: PathText = Field(description='a folder such as "forgotten"')
     mask: bool = Field(default=False, description=_TRUE_OR_FALSE)
+    batch_norm: Literal["recompute"] | None = Field(default=None, description='"recompute", or nothing')
     cleaned: Literal["dataset", "rows", "none"] = Field(default="dataset", description='"dataset", "rows" or "none"')
+    per_record: bool = Field(default=False, description=_TRUE_OR_FALSE)
     record_key: PathText | None = Field(default=None, description='a path such as "records.key"')
     signing_key: PathText | None = Field(default=None, description='a path such as "signing.pem"')
     allow: tuple[Stop, ...] = Field(
@@ -486,6 +491,14 @@ class Job(Settings):
         if self.output.mask and method is not None and not method.keeps_mask:
             what = f"is true, but {self.method.name} has no mask"
             yield Problem(("output", "mask"), what, remedy="leave mask out")
+        if self.output.batch_norm == "recompute":
+            what = 'is "recompute", which '
+            if self.data.train is None:
+                needs = f"{what}measures on the kept rows of train, and [data] has none"
+                yield Problem(("output", "batch_norm"), needs, remedy="add train, or leave batch_norm out")
+            if self.output.mask:
+                needs = f"{what}changes more than weights, so that no mask leads back to the old model"
+                yield Problem(("output", "batch_norm"), needs, remedy="leave mask or batch_norm out")
         cleaned = self.output.cleaned
         if "cleaned" in self.output.model_fields_set and cleaned != "none" and self.data.train is None:
             what = f"is {cleaned!r}, but [data] has no train to clean"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +40,13 @@ from forsaken.jobs.certificate import (
 from forsaken.jobs.cleaning import clean
 from forsaken.jobs.code import UserModel
 from forsaken.jobs.configuration import Job, by_references, method_of, target_of
+from forsaken.jobs.disclosure import pooled, without_records
 from forsaken.jobs.formats import Format, load_model
 from forsaken.jobs.output import ARRAYS, MASK, RECORD_KEY, RESULT, check_there, weights_name
 from forsaken.jobs.references import Table, hand_on, key_place, table_for
 from forsaken.jobs.rows import Reader
 from forsaken.jobs.sets import JobSets, prepared_for, read_sets
+from forsaken.jobs.stays import forgotten_by_removal, measured_again, what_stays, without_vocabulary
 from forsaken.models.logits import Forward, as_module, posteriors
 from forsaken.models.weights import changes, drift, fingerprint
 from forsaken.oracles.shadow import ShadowOracle, top_posteriors
@@ -65,7 +67,7 @@ from forsaken.types import Array, Progress, Tick, silent
 from forsaken.unlearning.base import Unlearned
 from forsaken.unlearning.forsaken.targets import BY_REFERENCES, claim_of
 from forsaken.unlearning.stops import stop_accuracy_loss, stop_unknown_answers
-from forsaken.verdict import YARDSTICKS, Evidence, decide
+from forsaken.verdict import FEW, YARDSTICKS, Evidence, decide
 
 STAGE = "judge"
 JUDGED = ("forget", "kept", "test", "reference")  # the sets whose posteriors models are judged by
@@ -204,7 +206,7 @@ def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Pa
     The records are hashed with the key that the job names, or else with that of `key_file` (of an earlier run, whose
     certificate could not be checked without it), or else with a new one.
     """
-    start = time.perf_counter()
+    begun = time.perf_counter()
     check_there(job)
     old, goal = job.resolve(job.model.weights), folder / weights_name(job)
     key, warnings = _record_key(job, folder, key_file)
@@ -217,10 +219,13 @@ def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Pa
             "public key of whoever signed it in [chain] signers"
         )
     ready = prepare_job(job, progress)
-    unlearned = unlearn_prepared(ready, progress)
-    answers = _answers(ready, unlearned.model, progress)
+    start = without_vocabulary(job, ready.loaded, ready.sets)
+    smaller = replace(ready, loaded=start.loaded, sets=start.sets)
+    unlearned = forgotten_by_removal(start, unlearn_prepared(smaller, progress))
+    measured = 0 if unlearned.stopped == "not-memorised" else measured_again(job, start, unlearned.model)
+    answers = _answers(ready, start.sets, unlearned.model, progress)
     stop_damage(ready, answers)
-    _write_weights(ready, unlearned, old, goal)
+    _write_weights(smaller, unlearned, old, goal, unchanged=not start.removed)
     found = judge_prepared(ready, answers)
     held_out = None if ready.table is None else OutOfFold.of(ready.table.table, ready.sets.forget)
     warnings += doubts(ready, found)
@@ -242,7 +247,8 @@ def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Pa
         max_accuracy_loss=job.chain.max_accuracy_loss,
     )
     cleaned = clean(job, ready.sets.rows, folder, warnings, progress)
-    notes, stated = [*ready.sets.notes, *unlearned.notes], None
+    done, stays = what_stays(job, start, measured)
+    notes, stated = [*ready.sets.notes, *unlearned.notes, *done], None
     if ready.table is not None:
         handed_on = hand_on(ready.table, job, ready.loaded, ready.sets, unlearned.model, folder, progress)
         stated, notes, warnings = handed_on[0], notes + handed_on[1], warnings + handed_on[2]
@@ -270,20 +276,23 @@ def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Pa
         facts={**unlearned.details.facts, "drift": moved},
         notes=notes,
         warnings=warnings,
+        stays=stays,
         job=job.to_dict(),
     )
-    write_posteriors(folder / ARRAYS, answers)
+    public = without_records(result)  # what others are handed, whatever the folder keeps
+    result = result if job.output.per_record else public
+    write_posteriors(folder / ARRAYS, answers, per_record=job.output.per_record)
     result.write(folder / RESULT)
     kept = job.output.mask and unlearned.stopped != "not-memorised"
     if kept:
         unlearned.mask.save(folder / MASK)
     certificate = make_certificate(
-        result,
+        public,
         BothWeights(old=Weights.of(old, ready.loaded.name), new=Weights.of(goal, ready.loaded.name)),
         hashes,
         chain,
         read_as=_read_as(ready),
-        total_seconds=time.perf_counter() - start,
+        total_seconds=time.perf_counter() - begun,
         mask_kept=kept,
         references=stated,
     )
@@ -374,6 +383,7 @@ def build_result(
     test_labels: Array | None = None,
     references: OutOfFold | None = None,
     remedy: str = YARDSTICKS,
+    counts: Counts,
     **others: Any,
 ) -> Result:
     """Build the result of a request, in a job or in the demonstration.
@@ -400,6 +410,8 @@ def build_result(
         The yardstick of the verdict where `answers` has no retrained model.
     remedy : str
         What the verdict advises where there is no yardstick.
+    counts : Counts
+        All but `memorised_after`, which is counted here.
     **others
         The fields of `Result` that only the caller knows.
     """
@@ -424,6 +436,9 @@ def build_result(
             confidence_after=new.max(1).tolist(),
             score_before=score(old).tolist(),
             score_after=score(new).tolist(),
+        ),
+        counts=counts.model_copy(
+            update={"memorised_after": None if scorer is None else int((score(new) > scorer.threshold).sum())}
         ),
         target=TargetClaim(**asdict(claim_of(method["name"], unlearned.details.facts))),
         settings=dict(method),
@@ -487,29 +502,42 @@ def evidence_of(
         yardstick=yardstick,
         unchanged="" if unlearned.density else unchanged,
         moved_away=moved,
-        own=_own_measure(unlearned),
+        own=_own_measure(unlearned, count),
         doubt=doubt,
         remedy=remedy,
         records=count,
     )
 
 
-def _own_measure(unlearned: Unlearned[Any]) -> str:
-    """Return how far a method came by its own measure, as a sentence; empty where it has none."""
+def _own_measure(unlearned: Unlearned[Any], records: int) -> str:
+    """Return how far a method came by its own measure, as a sentence; empty where it has none.
+
+    Of few records no number is told.
+    """
     facts = unlearned.details.facts
     before, after, bound = (facts.get(name) for name in ("distance_before", "distance_after", "calibrated"))
     if not before or after is None:
         return ""
     if unlearned.stopped == "not-memorised":
         near = "" if bound is None else f", and samples that were never trained on are at {bound:.2g} from theirs"
-        return f"By the method's own measure they are not memorised: at {before:.2g} from their targets{near}."
+        where = f": at {before:.2g} from their targets{near}" if records >= FEW else ""
+        return f"By the method's own measure they are not memorised{where}."
     hardly = "hardly fell" if after > max(_HARDLY * before, bound or 0.0) else "fell"
-    return f"The distance of the samples to the method's own targets {hardly}: {after / before:.0%} of it is left."
+    left = f": {after / before:.0%} of it is left" if records >= FEW else ""
+    return f"The distance of the samples to the method's own targets {hardly}{left}."
 
 
-def write_posteriors(path: Path, answers: Mapping[str, Mapping[str, Array]]) -> None:
-    """Write the largest posteriors of each sample, by model and set, for the pictures of the report."""
-    arrays = {f"{name}_{part}": top_posteriors(rows) for name, view in answers.items() for part, rows in view.items()}
+def write_posteriors(path: Path, answers: Mapping[str, Mapping[str, Array]], *, per_record: bool) -> None:
+    """Write what the report draws of the posteriors, by model and set.
+
+    With `per_record` these are the largest posteriors of each sample, and else only what a histogram shows of them.
+    """
+    arrays = {}
+    for name, view in answers.items():
+        for part, rows in view.items():
+            values = top_posteriors(rows) if per_record else pooled(rows.max(1))
+            if values is not None:
+                arrays[f"{name}_{part}"] = values.reshape(len(values), -1)
     packed = io.BytesIO()
     np.savez_compressed(packed, **arrays)  # type: ignore[arg-type]
     write_atomically(path, packed.getvalue())
@@ -528,9 +556,12 @@ def _record_key(job: Job, folder: Path, earlier: Path | None) -> tuple[bytes, li
     return key, [] if warning is None else [warning]
 
 
-def _write_weights(ready: Prepared, unlearned: Unlearned[Any], old: Path, goal: Path) -> None:
-    """Write the new weights, and read them again: the file must hold the model that is judged."""
-    if fingerprint(as_module(unlearned.model)) == fingerprint(as_module(ready.loaded.model)):
+def _write_weights(ready: Prepared, unlearned: Unlearned[Any], old: Path, goal: Path, *, unchanged: bool) -> None:
+    """Write the new weights, and read them again: the file must hold the model that is judged.
+
+    Equal weights are a copy of the file, where what stands around them is `unchanged`.
+    """
+    if unchanged and fingerprint(as_module(unlearned.model)) == fingerprint(as_module(ready.loaded.model)):
         copy_path(old, goal)
         return
     try:
@@ -548,12 +579,15 @@ def _write_weights(ready: Prepared, unlearned: Unlearned[Any], old: Path, goal: 
         )
 
 
-def _answers(ready: Prepared, after: object, progress: Progress) -> dict[str, dict[str, Array]]:
-    """Return the posteriors of the model before, the model after and, where the job names one, a retrained model."""
+def _answers(ready: Prepared, taken: JobSets, after: object, progress: Progress) -> dict[str, dict[str, Array]]:
+    """Return the posteriors of the model before, the model after and, where the job names one, a retrained model.
+
+    `taken` are the sets as the model after takes them.
+    """
     job, sets, forward = ready.job, ready.sets, ready.loaded.forward
     found = {
         "before": answers_of(ready.loaded.model, sets.parts, forward, progress, 0),
-        "after": answers_of(after, sets.parts, forward, progress, len(JUDGED)),
+        "after": answers_of(after, taken.parts, forward, progress, len(JUDGED)),
     }
     if job.oracle is not None and job.oracle.retrained is not None:
         other = load_model(job, job.resolve(job.oracle.retrained))
