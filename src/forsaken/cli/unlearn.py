@@ -27,6 +27,11 @@ from forsaken.cli.console import (
 from forsaken.cli.exits import of_work
 from forsaken.verdict import Requirement
 
+REFIT = (
+    "a linear model is mostly fitted anew in less time than it takes to make it forget, and then there is nothing to "
+    "show: forsaken unlearn --dry-run tells the time that forgetting takes"
+)
+
 if TYPE_CHECKING:
     from forsaken.jobs.configuration import Job
     from forsaken.jobs.run import Outcome
@@ -63,6 +68,8 @@ def unlearn(
             (emit if as_json else _tell_dry_run)(found)
             return
         folder = read.resolve(read.output.folder) if out is None else out
+        if not as_json and read.model.weights.endswith(".skops") and read.data.train is not None:
+            note(REFIT)
         outcome, names = _run(read, folder, force)
     result = outcome.result
     accuracy = result.accuracy_before, result.accuracy_after

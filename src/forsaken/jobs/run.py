@@ -43,7 +43,7 @@ from forsaken.jobs.configuration import Job, by_references, method_of, target_of
 from forsaken.jobs.disclosure import pooled, without_records
 from forsaken.jobs.formats import Format, load_model
 from forsaken.jobs.output import ARRAYS, MASK, RECORD_KEY, RESULT, check_there, weights_name
-from forsaken.jobs.references import Table, hand_on, key_place, table_for
+from forsaken.jobs.references import Table, hand_on, key_place, table_for, when_it_pays
 from forsaken.jobs.rows import Reader
 from forsaken.jobs.sets import JobSets, prepared_for, read_sets
 from forsaken.jobs.stays import forgotten_by_removal, measured_again, what_stays, without_vocabulary
@@ -252,6 +252,7 @@ def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Pa
     if ready.table is not None:
         handed_on = hand_on(ready.table, job, ready.loaded, ready.sets, unlearned.model, folder, progress)
         stated, notes, warnings = handed_on[0], notes + handed_on[1], warnings + handed_on[2]
+        notes += when_it_pays(ready.table.table, unlearned.seconds) if by_references(job) else []
     hashes = record_hashes(ready.sets.rows["forget"].content, key)
     result = build_result(
         ready.loaded.model,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import stat
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +54,11 @@ from forsaken.jobs.code import user_code
 from forsaken.jobs.configuration import by_references, method_of, read_job
 from forsaken.jobs.dry_run import dry_run
 from forsaken.jobs.output import inputs_of, outputs_of
-from forsaken.jobs.references import extend_table, fit_table, show_table
+from forsaken.jobs.references import extend_table, fit_table, show_table, when_it_pays
 from forsaken.jobs.verify import verify_certificate
 from forsaken.models.logits import predict_logits
 from forsaken.models.weights import fingerprint
+from forsaken.references.fitting import Costs
 from forsaken.references.rows import as_keys
 from forsaken.references.table import References, spread_of
 from forsaken.types import Tick
@@ -204,6 +206,16 @@ def test_the_table_decides_the_target_and_the_files(tmp_path: Path) -> None:
 # --- making it -------------------------------------------------------------------------------------------------------
 
 
+def test_a_run_says_whether_the_table_pays() -> None:
+    table = References.claimed(torch.eye(3), torch.eye(3) - 0.5)
+    assert when_it_pays(table, 1.0) == [], "nothing was trained"
+    table.origin = replace(table.origin, costs=Costs(38.4, 4))
+    (told,) = when_it_pays(table, 5.8)
+    assert told.endswith("with the 38.4 s of the table counted, it is cheaper from request 11 on")
+    (told,) = when_it_pays(table, 9.7)
+    assert told == "forgetting took 9.7 s, and retraining takes about 9.6 s: for requests like this one, retrain instead"
+
+
 def test_a_table_of_all_training_data(tmp_path: Path) -> None:
     folder = write_world(tmp_path / "job")
     (folder / "forget.parquet").unlink()
@@ -211,7 +223,8 @@ def test_a_table_of_all_training_data(tmp_path: Path) -> None:
     found = fit(job)
     wanted = {"rows": 132, "classes": 4, "folds": 3, "by": "row", "steps": 15, "seed": 0, "trainings": 3}
     assert {name: found[name] for name in wanted} == wanted
-    assert found["break_even"] == 4, "three trainings are made up for by the fourth request"
+    # three trainings, of which each request makes up for 0.9 or 0.5
+    assert found["break_even"] == {"0.1": 4, "0.5": 7}
     assert found["seconds_a_request"]["10"] == pytest.approx(found["training_seconds"] / 10)
     assert private(folder / TABLE)
     assert private(folder / SECRET)
