@@ -100,7 +100,7 @@ def test_the_checks_are_the_numbers_computed_by_hand(case: Case) -> None:
         for name, model in (("before", case.before), ("after", case.after["default"]), ("usual", case.retrained[0]))
     }
     others = {
-        name: model(case.sets["nonmembers"].inputs).softmax(1).max(1).values.detach().double().numpy()
+        name: model(case.sets["nonmembers"].inputs).detach().double().softmax(1).max(1).values.numpy()
         for name, model in (("before", case.before), ("after", case.after["default"]), ("usual", case.retrained[0]))
     }
     for name, rows in logits.items():

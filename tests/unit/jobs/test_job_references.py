@@ -213,7 +213,9 @@ def test_a_run_says_whether_the_table_pays() -> None:
     (told,) = when_it_pays(table, 5.8)
     assert told.endswith("with the 38.4 s of the table counted, it is cheaper from request 11 on")
     (told,) = when_it_pays(table, 9.7)
-    assert told == "forgetting took 9.7 s, and retraining takes about 9.6 s: for requests like this one, retrain instead"
+    assert (
+        told == "forgetting took 9.7 s, and retraining takes about 9.6 s: for requests like this one, retrain instead"
+    )
 
 
 def test_a_table_of_all_training_data(tmp_path: Path) -> None:
