@@ -133,7 +133,7 @@ def checks_of(
         As in `over_forgetting`.
     """
     labels, test, forget = inputs.sets.forget.labels, inputs.sets.test, inputs.sets.forget
-    found = [check for number in numbers if (check := _as_check(number)) is not None]
+    found = [check for number in numbers if (check := as_check(number)) is not None]
     found += compare(
         quick.before,
         quick.after,
@@ -167,7 +167,7 @@ def _above_band(inputs: AuditInputs, margins: Array, retrained: Array) -> Check:
     )
 
 
-def _as_check(number: Number) -> Check | None:
+def as_check(number: Number) -> Check | None:
     """Return a number of an attack as a check; None where it has no yardstick."""
     low: float | None
     if number.name == "u_lira_auc" and number.floor is not None:
