@@ -12,6 +12,7 @@ from rich.table import Table
 
 from forsaken.cli.console import (
     JOB_FILE,
+    After,
     AsJson,
     Require,
     at_work,
@@ -38,6 +39,7 @@ def audit(
     profile: Annotated[str | None, typer.Option(help="quick, standard or full, in place of the job's own.")] = None,
     models: Annotated[int | None, typer.Option(help="How many models to train, in place of the job's own.")] = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder, in place of the job's own.")] = None,
+    after: After = None,
     engine: Annotated[str, typer.Option(help="Where full trains: local, ray or ray://host:port.")] = "local",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what an audit would cost; write nothing.")] = False,
     require: Require = None,
@@ -62,7 +64,7 @@ def audit(
 
     check_engine(engine)
     wanted = [Requirement.parse(text) for text in require or ()]
-    with opened_job(job) as read:
+    with opened_job(job, after) as read:
         folder = read.resolve(read.output.folder) if out is None else out
         # Held before the run is looked at: what is audited must not be replaced in between.
         with nullcontext() if dry_run or not folder.is_dir() else held(folder):

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from forsaken.cli.console import (
     JOB_FILE,
+    After,
     AsJson,
     Require,
     at_work,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 def unlearn(
     job: Annotated[Path, typer.Argument(help="The job file; forsaken init writes one.")] = Path(JOB_FILE),
     out: Annotated[Path | None, typer.Option(help="The output folder, in place of the job's own.")] = None,
+    after: After = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what a run would be like; write nothing.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace the result of an earlier run.")] = False,
     allow: Annotated[
@@ -52,13 +54,17 @@ def unlearn(
 
     It ends with a verdict of one word: forgotten, not shown or failed.
 
+    With --after the request goes on where the one before it ended: it takes the weights, the cleaned training data,
+    the table of references and the chain from that folder, and writes to a folder with its own number, such as
+    forgotten-2.
+
     Exit code 0: forgotten or not shown; 4: failed; 6: a --require is not met; 7: stopped, and 2: something is wrong or
     missing; after both nothing was written.
 
     Example: forsaken unlearn forsaken.toml --dry-run
     """
     wanted = [Requirement.parse(text) for text in require or ()]
-    with opened_job(job) as written:
+    with opened_job(job, after) as written:
         read = _allowing(written, allow) if allow else written
         if dry_run:
             from forsaken.jobs.dry_run import dry_run as tried
@@ -70,7 +76,7 @@ def unlearn(
         folder = read.resolve(read.output.folder) if out is None else out
         if not as_json and read.model.weights.endswith(".skops") and read.data.train is not None:
             note(REFIT)
-        outcome, names = _run(read, folder, force)
+        outcome, names = _run(read, folder, force, after)
     result = outcome.result
     accuracy = result.accuracy_before, result.accuracy_after
     unmet = [told for each in wanted if (told := each.unmet(result.verdict, *accuracy))]
@@ -91,26 +97,29 @@ def _allowing(job: Job, allow: list[str]) -> Job:
     return job.model_copy(update={"output": job.output.model_copy(update={"allow": both})})
 
 
-def _run(job: Job, folder: Path, force: bool) -> tuple[Outcome, list[str]]:
+def _run(job: Job, folder: Path, force: bool, after: Path | None) -> tuple[Outcome, list[str]]:
     from forsaken.jobs.output import RECORD_KEY, inputs_of, output, outputs_of
     from forsaken.jobs.run import run_job
 
     place = output(folder, force=force, inputs=inputs_of(job), names=outputs_of(job))
     with at_work() as progress, place as hidden:
-        key = folder / RECORD_KEY
-        outcome = run_job(job, hidden, progress, key_file=key if key.is_file() else None)
+        # One key for the whole chain: a record is then found by it, whichever request forgot it.
+        keys = [place / RECORD_KEY for place in (folder, after) if place is not None]
+        outcome = run_job(job, hidden, progress, key_file=next((key for key in keys if key.is_file()), None))
         write_page(hidden, progress)
         written = sorted(path.name for path in hidden.iterdir())
     return outcome, written
 
 
 def _tell(folder: Path, outcome: Outcome, public: Path | None) -> None:
-    from forsaken.jobs.output import CERTIFICATE, RECORD_KEY, REFERENCES_KEY, REPORT
+    from forsaken.jobs.output import CERTIFICATE, EARLIER, RECORD_KEY, REFERENCES_KEY, REPORT
+    from forsaken.report.words import evidence
 
     result, weights = outcome.result, folder / outcome.weights.name
     asked = f"a request to forget {result.counts.forget} samples"
     nothing = result.stopped == "not-memorised"
-    what = f"{asked}: nothing to forget, no weight was changed" if nothing else asked
+    shown = "" if evidence(result) else "; that the samples are not memorised is not shown"
+    what = f"{asked}: no weight was changed{shown}" if nothing else asked
     print_table(result_table(result, f"{what} (one run)"))
     advice = result.chain.advice if result.chain else ()
     note(*result.notes, *result.warnings, *advice, *(f"left to do: {text}" for text in result.stays))
@@ -118,6 +127,8 @@ def _tell(folder: Path, outcome: Outcome, public: Path | None) -> None:
     if key.exists():
         both = f", and the same in {twin}" if outcome.certificate.references and twin.exists() else ""
         say(f"record key:  {key}{both} (keep it, and apart from the certificate)")
+    if (folder / EARLIER).is_dir():
+        say(f"replaced:    {folder / EARLIER} keeps the certificates of earlier runs, each with its key")
     certificate = folder / CERTIFICATE
     who = ["--any-signer"] if public is None else ["--public-key", str(public)]
     say(
@@ -131,7 +142,11 @@ def _tell(folder: Path, outcome: Outcome, public: Path | None) -> None:
 
 def _tell_dry_run(found: dict[str, Any]) -> None:
     shown = Table(title="dry run: nothing was written", show_header=False)
-    known = {True: "yes", False: "no: nothing would be changed", None: "not known yet: see below"}
+    known = {
+        True: "yes",
+        False: "not by the method's own measure: nothing would be changed",
+        None: "not known yet: see below",
+    }
     shown.add_row("are the samples memorised?", known[found["memorised"]])
     if found["memorised_by_oracle"] is not None:
         shown.add_row("members by the oracle", f"{found['memorised_by_oracle']} of {found['counts']['forget']}")
@@ -148,6 +163,10 @@ def _tell_dry_run(found: dict[str, Any]) -> None:
     for name, count in found["counts"].items():
         shown.add_row(f"samples: {name}", "not named" if count is None else f"{count:,}")
     print_table(shown)
+    if (offer := found["offer"]) is not None:
+        first, cost = offer["break_even"], f"{offer['trainings']} trainings once, about {offer['seconds']:.0f} s in all"
+        pays = "never" if first is None else f"from request {first} on"
+        say(f"A table of references takes {cost}; it is {pays} cheaper than retraining for each request.")
     for each in found["missing"]:
         head = f"{each['set']} is {'needed and ' if each['needed'] else ''}not named: {each['why']}."
         say(f"{head}\n  What can serve: {each['what_can_serve']}.\n    {each['example']}\n  Or: {each['otherwise']}.")

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from forsaken.cli.console import say, verdict_text
+from forsaken.cli.console import Terminal, say, verdict_text
 from forsaken.cli.exits import Exit, of_certificate
 from forsaken.errors import CertificateError, SettingsError
 
@@ -100,7 +99,7 @@ def _facts(path: Path, stated: Certificate, found: Verification) -> dict[str, ob
 
 
 def _show(found: Verification) -> None:
-    console = Console()
+    console = Terminal()
     console.print(f"The certificate says: {verdict_text(found.stated)}", highlight=False, soft_wrap=True)
     lines = Table.grid(padding=(0, 2))
     for _ in range(3):

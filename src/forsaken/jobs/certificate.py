@@ -41,6 +41,7 @@ from forsaken.result import (
     OracleQuality,
     Part,
     Rate,
+    RequestFacts,
     Result,
     Retrained,
     Separation,
@@ -332,6 +333,7 @@ class Envelope(Part):
 class Certificate(Part):
     """What a run did, in a form that can be hashed, signed and checked by others. It holds no record and no path.
 
+    `files` has the SHA-256 of what the run wrote beside the new weights, by name; keys and the mask are left out.
     `stays` says what saw the records and is as it was: vocabularies, fitted steps, running statistics.
     """
 
@@ -350,6 +352,8 @@ class Certificate(Part):
     references: ReferenceTable | None = None
     verdict: StatedVerdict | None = None
     not_measured: tuple[Words, ...] = ()
+    request: RequestFacts | None = None
+    files: dict[Words, Digest] = Field(default={})
     stays: tuple[Words, ...] = ()
     signature: Signature | None = Field(default=None, exclude=True)
 
@@ -475,6 +479,7 @@ def make_certificate(
     total_seconds: float,
     mask_kept: bool,
     references: ReferenceTable | None = None,
+    files: Mapping[str, str] | None = None,
 ) -> Certificate:
     """Build the certificate of a run, unsigned.
 
@@ -497,6 +502,8 @@ def make_certificate(
         Whether the mask was written to a file.
     references : ReferenceTable, optional
         The table of references that the run read.
+    files : mapping of str to str, optional
+        The SHA-256 by name of what the run wrote beside the new weights.
     """
     return Certificate(
         time=chain.links[-1].time,
@@ -522,6 +529,8 @@ def make_certificate(
         # Of the numbers behind it the line has those that may be told; a mean over few records would tell about them.
         verdict=StatedVerdict(word=result.verdict.word, line=result.verdict.line, yardstick=result.verdict.yardstick),
         not_measured=tuple(_not_measured(result)),
+        request=result.request,
+        files=dict(files or {}),
         stays=tuple(result.stays),
     )
 
