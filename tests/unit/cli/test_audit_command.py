@@ -17,6 +17,7 @@ from rich.console import Console
 from forsaken.auditing.result import Audit
 from forsaken.cli.audit import _table
 from forsaken.jobs.output import held
+from forsaken.report.saved import read_run
 
 
 @pytest.fixture
@@ -237,3 +238,32 @@ def test_an_audit_of_another_run_is_not_shown_as_this_one_s(tmp_path: Path, monk
         (out / "audit-quick.json").write_text(json.dumps(content))
         assert forsaken("report", out).code == 2
         assert forsaken("audit", job).code == 0
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_quick_audit_replaces_no_stronger_one(tmp_path: Path) -> None:
+    job = finished(tmp_path / "job")
+    out = job.parent / "forgotten"
+    assert forsaken("audit", job).code == 0
+    strong = saved(job) | {"profile": "full"}
+    strong["verdict"] = {"word": "failed", "line": "U-LiRA tells them.", "yardstick": None, "checks": []}
+    (out / "audit-full.json").write_text(json.dumps(strong))
+    before = (out / "audit-full.json").read_bytes()
+    ended = forsaken("audit", job, "--require", "not-failed")
+    assert (out / "audit-full.json").read_bytes() == before
+    assert ended.code == 4, "one failure is enough"
+    assert "verdict: failed: U-LiRA tells them." in ended.out
+    run = read_run(out)
+    assert run.audit is not None
+    assert run.audit.profile == "full", "the report shows the strongest"
+    assert [audit.profile for audit in run.audits] == ["quick", "full"]
+
+
+@pytest.mark.usefixtures("quick")
+def test_what_is_required_of_an_audit(tmp_path: Path) -> None:
+    job = finished(tmp_path / "job")
+    ended = forsaken("audit", job, "--require", "forgotten")
+    assert ended.code == 6
+    assert "Required was forgotten, and the verdict is not shown." in ended.out
+    assert forsaken("audit", job, "--require", "not-failed").code == 0
+    assert forsaken("audit", job, "--require", "nothing").code == 2
