@@ -20,6 +20,7 @@ from forsaken.result import (
     SampleTable,
     Separation,
     TargetClaim,
+    Verdict,
 )
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
@@ -45,6 +46,7 @@ RESULT: dict[str, Any] = {
     "target": {"target": "class-mean", "shown": "Something.", "not_shown": "Something else."},
     "seconds": 1.5,
     "stopped": "converged",
+    "verdict": {"word": "forgotten", "line": "As a retrained model would be.", "yardstick": "a retrained model"},
 }  # fmt: skip
 
 
@@ -88,6 +90,7 @@ def make(
 def _typed(content: dict[str, Any]) -> Result:
     """The part of a result that a certificate is made of."""
     parts = {"counts": Counts, "forget_confidence": BeforeAfter, "oracle": OracleQuality, "separation": Separation}
+    parts |= {"verdict": Verdict}
     typed = {name: kind.model_validate(content[name]) for name, kind in {**parts, "target": TargetClaim}.items()}
     return Result.model_construct(**content | typed | {"samples": SampleTable.model_construct(score="oracle")})
 

@@ -113,6 +113,7 @@ def make_result(count: int = 12, *, seed: int = 0, classes: list[str] | None = N
         "job": {"model": {"factory": "pets:net"}, "output": {"mask": False}},
         "history": history,
         "provenance": {"time": "2026-01-03T00:00:00+00:00", "versions": {"forsaken": "0.1.0"}},
+        "verdict": {"word": "not shown", "line": "There is nothing to compare with.", "yardstick": None, "checks": []},
     }  # fmt: skip
 
 

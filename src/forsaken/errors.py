@@ -29,6 +29,7 @@ __all__ = [
     "OutputError",
     "OverlapError",
     "SettingsError",
+    "StoppedError",
     "UndefinedMetricError",
     "UnknownNameError",
 ]
@@ -188,6 +189,10 @@ class NonFiniteError(ForsakenError, ArithmeticError):
 
 class NothingForgottenError(ForsakenError, RuntimeError):
     """The samples were memorised, and yet no weight would change."""
+
+
+class StoppedError(ForsakenError, RuntimeError):
+    """A request that was stopped before anything was written, since it would do too much damage."""
 
 
 class MaskError(ForsakenError, ValueError):

@@ -288,6 +288,90 @@ class RequestFacts(Part):
     due: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$")] | None = None
 
 
+class Check(Part):
+    """One number of the model after forgetting, and the range in which models that never saw the samples have it.
+
+    Attributes
+    ----------
+    name, label : str
+        For scripts, and for people.
+    before, after : float
+        The number for the model before (None where it is not known) and after.
+    usual : float
+        The number for the yardstick: a retrained model, or what models that never saw the samples answered.
+    low, high : float or None
+        The range that counts as equal to the yardstick's; None where the number may be any lower, or any higher.
+    n : int
+        How many samples, or pairs of samples and models, the number was computed from.
+    damage : bool
+        Whether the number tells of damage to the other answers. Such a number can fail; it never shows forgetting.
+    """
+
+    name: str
+    label: str
+    before: Number | None
+    after: Number
+    usual: Number
+    low: Number | None = None
+    high: Number | None = None
+    n: Count
+    damage: bool = False
+
+    def usual_range_holds(self, value: float) -> bool:
+        """Return whether a value lies in the range of the yardstick."""
+        return (self.low is None or value >= self.low - 1e-9) and (self.high is None or value <= self.high + 1e-9)
+
+    @property
+    def outcome(self) -> Literal["failed", "passed", "silent"]:
+        """Return "passed" where the number came to the yardstick's range, "silent" where it lay there before as well.
+
+        A number that cannot tell the model before from a model that never saw the samples shows nothing when it cannot
+        tell the model after either.
+        """
+        if not self.usual_range_holds(self.after):
+            return "failed"
+        if self.damage or self.before is None or self.usual_range_holds(self.before):
+            return "silent"
+        return "passed"
+
+    @property
+    def remembered(self) -> bool:
+        """Whether the number failed on the side on which the model before fails too: not enough was forgotten."""
+        if self.outcome != "failed" or self.before is None or self.usual_range_holds(self.before):
+            return False
+        return (self.after > self.usual) == (self.before > self.usual)
+
+
+Word = Literal["forgotten", "not shown", "failed"]
+
+
+class Verdict(Part):
+    """What a request or an audit comes to, in one word and one line. `forsaken.verdict` has the rules.
+
+    Attributes
+    ----------
+    word : str
+        "forgotten", "not shown" or "failed".
+    line : str
+        Why, in one line for people.
+    yardstick : str or None
+        What the numbers were compared with; None where there was nothing.
+    checks : list of Check
+        The numbers that decided.
+    """
+
+    word: Word
+    line: Annotated[str, Field(max_length=2000)]
+    yardstick: Annotated[str, Field(max_length=200)] | None = None
+    checks: Annotated[list[Check], Field(max_length=100)] = []
+
+    def __str__(self) -> str:
+        return f"{self.word}: {self.line}"
+
+
+NO_VERDICT = Verdict(word="not shown", line="The version of Forsaken that wrote this file gave no verdict.")
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One iteration of a method, for the curve; `seconds` count from the first iteration's start."""
@@ -347,6 +431,7 @@ class Result(Document):
     job: Table | None
     history: list[Step]
     provenance: Table
+    verdict: Verdict = NO_VERDICT
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:

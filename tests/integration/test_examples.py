@@ -76,7 +76,9 @@ def play(name: str, folder: Path) -> Played:
     played = Played(name, folder, lines=commands(name))
     for line in played.lines:
         done = shell(line, folder)
-        assert done.returncode == 0, f"{name}: {line}\n{done.stdout}\n{done.stderr}"
+        # A failed verdict is no failed command: 4 and 5 tell what was, or was not, shown.
+        usual = (0, 4, 5) if line.startswith(("forsaken unlearn", "forsaken verify")) else (0,)
+        assert done.returncode in usual, f"{name}: {line}\n{done.stdout}\n{done.stderr}"
         played.said += done.stdout + done.stderr
         if line.endswith((" prepare.py", " train.py")) and (folder / played.weights).exists():
             played.old = sha256(folder / played.weights)

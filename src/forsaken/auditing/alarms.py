@@ -1,16 +1,22 @@
-"""The two alarms of every audit: a model that forgot nothing (no-op), and one that forgot too much."""
+"""The alarms of an audit (nothing was forgotten, too little, too much), and what its verdict rests on."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 
 from forsaken.auditing.inputs import AuditInputs
+from forsaken.auditing.judgement import Posteriors, compare, moved_away
 from forsaken.auditing.quick import Quick
 from forsaken.auditing.result import Alarm, Number
-from forsaken.metrics import bootstrap_interval
+from forsaken.metrics import bootstrap_interval, separation
+from forsaken.metrics.ulira import NEAR
 from forsaken.models.logits import as_module
 from forsaken.models.weights import fingerprint
+from forsaken.result import Check
 from forsaken.types import Array
+from forsaken.verdict import FEW
 
 _WIDTH = 1.96  # standard deviations: a band of 95 %
 _SIGMA = 0.1  # the least standard deviation of a sample, as in U-LiRA
@@ -18,6 +24,8 @@ _SLACK = 0.1  # by which the share of samples inside a band may differ between t
 _ENOUGH = 4  # retrained models for a band
 _FAR_MARGIN = 1.0  # of a mean margin, in logits: two retrained models differ by less
 _FAR_CONFIDENCE = 0.05
+_FAR_AUC = 0.1
+_BY_RETRAINED = ("rmia_auc", "lira_auc", "white_box_auc")  # attacks that are read beside the retrained model's value
 
 
 def no_op(inputs: AuditInputs, quick: Quick) -> Alarm:
@@ -81,6 +89,132 @@ def over_forgetting(
     told = f"mean confidence {ours.mean():.3f}, for the retrained model {usual.mean():.3f}"
     raised = _below(ours, usual, _FAR_CONFIDENCE, inputs.seed)
     return _by_mean(raised, "The model is less sure of the forgotten samples than a retrained one", told), []
+
+
+def under_forgetting(checks: Sequence[Check], moved: str) -> Alarm:
+    """Raise the alarm where the model still remembers: a number lies on the side of the model before, or moved away.
+
+    Parameters
+    ----------
+    checks : sequence of Check
+        Of the audit; see `checks_of`. Without any, the alarm is undecided.
+    moved : str
+        That the method moved away from its own aim, as a sentence; empty where it did not.
+    """
+    left = [check for check in checks if check.remembered]
+    if left:
+        first, more = left[0], f" (and {len(left) - 1} more numbers)" if len(left) > 1 else ""
+        told = f"{first.label}: {first.after:.3f}, {first.before:.3f} before and {first.usual:.3f} retrained{more}."
+        return Alarm(name="under-forgetting", raised=True, told=told)
+    if moved:
+        return Alarm(name="under-forgetting", raised=True, told=moved)
+    if not checks:
+        told = "Not known: it takes a retrained model to tell."
+        return Alarm(name="under-forgetting", raised=None, told=told)
+    return Alarm(name="under-forgetting", raised=False, told="No number lies on the side of the model before.")
+
+
+def checks_of(
+    inputs: AuditInputs,
+    quick: Quick,
+    numbers: Sequence[Number],
+    margins: Array | None = None,
+    retrained: Array | None = None,
+) -> tuple[Check, ...]:
+    """Return every number of an audit that has a yardstick beside it, the strongest attack first.
+
+    Parameters
+    ----------
+    inputs, quick : AuditInputs, Quick
+        The audit's data and models, and their posteriors.
+    numbers : sequence of Number
+        What the attacks of the profile found.
+    margins, retrained : array, optional
+        As in `over_forgetting`.
+    """
+    labels, test, forget = inputs.sets.forget.labels, inputs.sets.test, inputs.sets.forget
+    found = [check for number in numbers if (check := as_check(number)) is not None]
+    found += compare(
+        quick.before,
+        quick.after,
+        quick.retrained,
+        oracle=None if quick.weakness else inputs.oracle,
+        forget_labels=None if labels is None else labels.numpy(),
+        test_labels=None if test is None or test.labels is None else test.labels.numpy(),
+    )
+    if labels is not None and retrained is None and len(inputs.retrained) >= _ENOUGH:
+        retrained = np.stack([inputs.margins(model, forget) for model in inputs.retrained])
+    if labels is not None and retrained is not None:
+        found.append(
+            _above_band(inputs, inputs.margins(inputs.after, forget) if margins is None else margins, retrained)
+        )
+    return tuple(found)
+
+
+def _above_band(inputs: AuditInputs, margins: Array, retrained: Array) -> Check:
+    """Return how many forgotten samples lie above the band of the retrained models, and for how many that is usual."""
+    others = [outside_band(retrained[at], np.delete(retrained, at, axis=0))[1] for at in range(len(retrained))]
+    usual = np.array([above.mean() for above in others])
+    before = outside_band(inputs.margins(inputs.before, inputs.sets.forget), retrained)[1]
+    return Check(
+        name="above_band",
+        label="forgotten samples above the retrained models' 95 % band",
+        before=float(before.mean()),
+        after=float(outside_band(margins, retrained)[1].mean()),
+        usual=float(usual.mean()),
+        high=max(0.05, float(np.quantile(usual, 0.975))),
+        n=len(margins),
+    )
+
+
+def as_check(number: Number) -> Check | None:
+    """Return a number of an attack as a check; None where it has no yardstick."""
+    low: float | None
+    if number.name == "u_lira_auc" and number.floor is not None:
+        low, high = min(number.floor[0], 0.5 - NEAR), max(number.floor[1], 0.5 + NEAR)
+    elif number.name == "u_lira_worst" and number.floor is not None:
+        low, high = None, number.floor[1]
+    elif number.name in _BY_RETRAINED and number.retrained is not None:
+        ends = number.interval or (0.0, 0.0)
+        slack = max(_FAR_AUC, (ends[1] - ends[0]) / 2)
+        low, high = number.retrained - slack, number.retrained + slack
+    else:
+        return None
+    if number.value is None:
+        return None
+    return Check(
+        name=number.name,
+        label=number.label,
+        before=number.before,
+        after=number.value,
+        usual=number.retrained if number.retrained is not None else 0.5,
+        low=low,
+        high=high,
+        n=number.n,
+    )
+
+
+def aim_left(quick: Quick) -> str:
+    """Return a sentence where the confidence tells the forgotten samples from others like them better than before."""
+    if "nonmembers" not in quick.before:
+        return ""
+
+    def area(answers: Posteriors) -> float:
+        return separation(answers["forget"].max(1), answers["nonmembers"].max(1))
+
+    before, after = area(quick.before), area(quick.after)
+    retrained = float(np.mean([area(one) for one in quick.retrained])) if quick.retrained else None
+    sizes = len(quick.before["forget"]), len(quick.before["nonmembers"])
+    return told_if_moved(before, after, retrained, *sizes)
+
+
+def told_if_moved(before: float, after: float, retrained: float | None, ours: int, others: int) -> str:
+    """Return a sentence where an AUC moved away from its aim; see `moved_away`."""
+    if not moved_away(before, after, retrained, ours, others):
+        return ""
+    aim = "0.50, the method's own aim" if retrained is None else f"{retrained:.2f}, a retrained model's"
+    told = f" with an AUC of {after:.2f}, {before:.2f} before, and it should have come to {aim}" if ours >= FEW else ""
+    return f"The forgotten samples are easier to tell from samples like them than before, by confidence{told}."
 
 
 def like_the_ensemble(margins: Array, ensemble: Array) -> bool:

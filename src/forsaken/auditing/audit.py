@@ -14,7 +14,14 @@ from torch import nn
 
 from forsaken._checks import Problems
 from forsaken._random import checked_seed
-from forsaken.auditing.alarms import like_the_ensemble, no_op, over_forgetting
+from forsaken.auditing.alarms import (
+    aim_left,
+    checks_of,
+    like_the_ensemble,
+    no_op,
+    over_forgetting,
+    under_forgetting,
+)
 from forsaken.auditing.attacks import LEAST_SAMPLES, ShadowModels, white_box
 from forsaken.auditing.before_after import before_after
 from forsaken.auditing.ensembles import Ensembles
@@ -42,6 +49,7 @@ from forsaken.types import Array, Progress
 from forsaken.unlearning.base import Unlearner
 from forsaken.unlearning.forsaken.targets import OUT_OF_FOLD
 from forsaken.unlearning.methods import build
+from forsaken.verdict import YARDSTICKS, Evidence, decide
 
 SHADOWS = 8  # shadow models of the profile standard
 
@@ -264,8 +272,22 @@ class _AuditRun:
     def audit(self, profile: Profile, remedies: Mapping[str, str]) -> Audit:
         """Return what was found, with the alarms and the numbers of the quick profile."""
         inputs, quick = self.inputs, self.quick
-        over, within_band = over_forgetting(inputs, quick, *(self.margins or ()))
-        alarms = (no_op(inputs, quick), over)
+        known = self.margins or ()
+        over, within_band = over_forgetting(inputs, quick, *known)
+        checks, moved = checks_of(inputs, quick, self.numbers, *known), aim_left(quick)
+        idle, under = no_op(inputs, quick), under_forgetting(checks, moved)
+        alarms = (idle, over, under)
+        weak = self.cost.get("models", 3 * FEW) < 3 * FEW and profile == "full"
+        evidence = Evidence(
+            checks,
+            yardstick=self._yardstick(profile),
+            unchanged=idle.told if idle.raised else "",
+            moved_away=moved,
+            alarm=f"Too much was forgotten. {over.told}" if over.raised else "",
+            doubt=" ".join(self.doubts) or (f"With fewer than {FEW} originals the attack is weak." if weak else ""),
+            remedy=remedies.get("retrained", YARDSTICKS),
+            records=len(inputs.sets.forget),
+        )
         numbers = (*self.numbers, *within_band, *quick.numbers(), *before_after(inputs))
         caveats = [*self.caveats, *quick.caveats(ensemble=profile == "full")]
         method, training = inputs.method, inputs.training
@@ -294,7 +316,13 @@ class _AuditRun:
                 "device": str(self.device),
             },
             provenance=provenance(),
+            verdict=decide(evidence),
         )
+
+    def _yardstick(self, profile: Profile) -> str:
+        """Return in words which models that never saw the samples the numbers stand beside; empty where none do."""
+        count = self.settings["retrained"] if profile == "full" else len(self.inputs.retrained)
+        return {0: "", 1: "a retrained model"}.get(count, f"{count} retrained models")
 
     @contextmanager
     def _timed(self, name: str) -> Iterator[None]:

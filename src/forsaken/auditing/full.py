@@ -162,7 +162,7 @@ class Full:
     def numbers(self) -> list[Number]:
         """Return every number, U-LiRA first."""
         return [
-            *self._areas(),
+            *self.areas(),
             *self._shifts(),
             *self._divergences(),
             self._score(),
@@ -211,7 +211,8 @@ class Full:
         both = margins_of(self.matrices, RETRAINED, part)
         return both[: self.count], both[self.count : 2 * self.count]
 
-    def _areas(self) -> list[Number]:
+    def areas(self) -> list[Number]:
+        """Return what U-LiRA finds: on the forgotten samples, the best told of them, and the other sets."""
         intervals = {
             part: u_lira_intervals(self._margins(self.method, part), self._halves(part)[0]) for part in self.parts
         }

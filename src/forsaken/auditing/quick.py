@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from forsaken.auditing.inputs import AuditInputs, Caveat
-from forsaken.auditing.judgement import Posteriors, correct, members, verdict
+from forsaken.auditing.judgement import Posteriors, correct, members, rates
 from forsaken.auditing.result import Number
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError, OracleError, UndefinedMetricError
@@ -194,7 +194,7 @@ class Quick:
             value = rate(was, now)
         except UndefinedMetricError:
             return Number(**told, value=None, note="undefined: by this oracle nothing was memorised")
-        verdicts = [verdict(oracle, self.before, answers, None) for answers in self.retrained]
+        verdicts = [rates(oracle, self.before, answers, None) for answers in self.retrained]
         return Number(
             **told,
             value=value,

@@ -1,4 +1,4 @@
-"""What an audit found: one typed value, checked when it is made and when it is read from audit.json."""
+"""What an audit found: one typed value, checked when it is made and when it is read from its file."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator, mod
 from forsaken._html import bullets, paragraph, table
 from forsaken.errors import InputError
 from forsaken.metrics import Roc
-from forsaken.result import Count, Document, Part, Share, Table
+from forsaken.result import NO_VERDICT, Count, Document, Part, Share, Table, Verdict
 from forsaken.result import Number as Finite
 from forsaken.types import Array
 
-FILE = "audit.json"
-
 Profile: TypeAlias = Literal["quick", "standard", "full"]
-PROFILES: tuple[Profile, ...] = ("quick", "standard", "full")
+PROFILES: tuple[Profile, ...] = ("quick", "standard", "full")  # from the weakest to the strongest
+FILES: dict[Profile, str] = {profile: f"audit-{profile}.json" for profile in PROFILES}
+EARLIER = "audit.json"  # what versions before wrote, whatever the profile
 
 _MOST = 100_000  # points of a curve, or models of a histogram
 _LONGEST = 5000  # characters of a text; the longest sentence of an audit has some hundred
@@ -90,9 +90,9 @@ class Number(Part):
 
 
 class Alarm(Part):
-    """One of the two alarms of an audit; `raised` is None where the audit could not decide."""
+    """One of the three alarms of an audit; `raised` is None where the audit could not decide."""
 
-    name: Literal["over-forgetting", "no-op"]
+    name: Literal["over-forgetting", "under-forgetting", "no-op"]
     raised: bool | None
     told: Text
 
@@ -158,7 +158,7 @@ class Divergence(Part):
 
 
 class Audit(Document):
-    """The result of an audit: all of audit.json.
+    """The result of an audit: all of audit-quick.json, audit-standard.json or audit-full.json.
 
     Attributes
     ----------
@@ -169,13 +169,15 @@ class Audit(Document):
     numbers : tuple of Number
         In the order in which to read them.
     alarms : tuple of Alarm
-        Over-forgetting and no-op.
+        Over-forgetting, under-forgetting and no-op.
     warnings : tuple of str
         What makes a number weaker than it looks.
     cost : dict
         Seconds by part, and how many models were trained.
     roc, margins, klom
         What the pictures show, where the profile has it.
+    verdict : Verdict
+        One word and one line: forgotten, not shown or failed.
     settings, provenance : dict
         What decided the audit, and where it was made.
     """
@@ -187,7 +189,7 @@ class Audit(Document):
     profile: Profile
     claim: Conclusion
     numbers: Annotated[tuple[Number, ...], Field(max_length=200)]
-    alarms: Annotated[tuple[Alarm, ...], Field(max_length=2)]
+    alarms: Annotated[tuple[Alarm, ...], Field(max_length=3)]
     warnings: Annotated[tuple[Text, ...], Field(max_length=200)]
     cost: Table
     roc: Annotated[tuple[Curve, ...], Field(max_length=50)]
@@ -195,6 +197,7 @@ class Audit(Document):
     klom: Annotated[tuple[Divergence, ...], Field(max_length=3)]
     settings: Table
     provenance: Table
+    verdict: Verdict = NO_VERDICT
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> Audit:

@@ -55,6 +55,9 @@ def conclusion(
         shown = f"Nothing was forgotten. {by_name['no-op'].told} {shown}"
     if by_name["over-forgetting"].raised:
         shown += f" Too much was forgotten, which makes the samples stand out. {by_name['over-forgetting'].told}"
+    under = by_name.get("under-forgetting")
+    if under is not None and under.raised and not by_name["no-op"].raised:
+        shown += f" Too little was forgotten. {under.told}"
     return Conclusion(shown=" ".join([shown, *doubts]), not_shown=f"{_NOT[profile]}.")
 
 

@@ -61,7 +61,7 @@ def audit_scenario(
         sets.forget,
         sets.reference,
         sets.retain,
-        references=None if references is None else _table(stage, references, device),
+        references=None if references is None else table_of(stage, references, device),
         training=training,
         seed=seed,
         progress=progress,
@@ -90,7 +90,7 @@ def audit_scenario(
     )
 
 
-def _table(stage: Stage, plan: HeldOut, device: str | torch.device) -> References:
+def table_of(stage: Stage, plan: HeldOut, device: str | torch.device) -> References:
     """Train the target's references, and return a table of what they say of the samples to forget."""
     inputs = inputs_of(stage.scenario, stage.target, device)
     curvature = Curvature.fit(stage.target, Samples(inputs.sets.train.inputs))

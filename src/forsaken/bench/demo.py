@@ -54,6 +54,8 @@ def run_demo(seed: int = 0, progress: Progress = silent) -> Demo:
         answers,
         stage.oracle,
         method={"name": "forsaken", **METHOD.settings},
+        learnt=scenario.forget,
+        test_labels=scenario.test.labels.numpy(),  # type: ignore[union-attr]
         task=TASK,
         seed=seed,
         speedup=stage.retrain_seconds / unlearned.seconds,

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from forsaken.auditing.judgement import Verdict, members, verdict
+from forsaken.auditing.judgement import Rates, members, rates
 from forsaken.bench.networks import fit
 from forsaken.bench.scenarios.scenario import Scenario
 from forsaken.bench.scenarios.table import load_scenario
@@ -50,9 +50,9 @@ class Stage:
     retrain_seconds: float
     before: View
 
-    def judge(self, view: View) -> Verdict:
+    def judge(self, view: View) -> Rates:
         """Judge a model by its posteriors."""
-        return verdict(self.oracle, asdict(self.before), asdict(view), _labels(self.scenario.test))
+        return rates(self.oracle, asdict(self.before), asdict(view), _labels(self.scenario.test))
 
     def oracle_report(self) -> OracleReport:
         """Judge the oracle on the target, where the truth is known."""

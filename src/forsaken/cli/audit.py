@@ -14,6 +14,7 @@ from forsaken.cli.console import (
     JOB_FILE,
     After,
     AsJson,
+    Require,
     at_work,
     emit,
     note,
@@ -21,13 +22,15 @@ from forsaken.cli.console import (
     opened_job,
     print_table,
     say,
+    tell_verdict,
     write_page,
 )
+from forsaken.cli.exits import of_work
+from forsaken.verdict import Requirement
 
 if TYPE_CHECKING:
     from forsaken.auditing.result import Audit
 
-ALARMED = 4
 _AIMS = {"lower": "low", "higher": "high", "half": "0.5", "retrained": "as retrained"}
 
 
@@ -39,6 +42,7 @@ def audit(
     after: After = None,
     engine: Annotated[str, typer.Option(help="Where full trains: local, ray or ray://host:port.")] = "local",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what an audit would cost; write nothing.")] = False,
+    require: Require = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure how well the model of a finished run forgot, and put it into the run's report.
@@ -46,16 +50,20 @@ def audit(
     quick trains nothing; standard attacks with a few shadow models; full compares with an ensemble of retrained
     models, sample by sample. A full audit of networks that was stopped goes on with the models that were finished.
 
-    Exit code 0: no alarm, which does not mean that the samples are forgotten: read the numbers; 4: an alarm was raised
-    (too much forgotten, or nothing); 2: something is wrong or missing.
+    The verdict is one word: forgotten, not shown or failed. It counts what the run and its other audits found too.
+
+    Exit code 0: forgotten or not shown; 4: failed, or an alarm was raised; 6: a --require is not met; 2: something is
+    wrong or missing.
 
     Example: forsaken audit forsaken.toml --profile standard
     """
     from forsaken.engine import check_engine
     from forsaken.jobs.audit import audit_cost, audit_job, plan_audit
     from forsaken.jobs.output import held
+    from forsaken.report.saved import read_run, verdict_of
 
     check_engine(engine)
+    wanted = [Requirement.parse(text) for text in require or ()]
     with opened_job(job, after) as read:
         folder = read.resolve(read.output.folder) if out is None else out
         # Held before the run is looked at: what is audited must not be replaced in between.
@@ -67,19 +75,27 @@ def audit(
                 else:
                     found = audit_job(plan, progress, engine=engine)
                     write_page(folder, progress)
+                    verdict = verdict_of(read_run(folder))
     if dry_run:
         (emit if as_json else _show_cost)(cost)
         return
+    accuracy = next((each for each in found.numbers if each.name == "accuracy"), None)
+    values = (None, None) if accuracy is None else (accuracy.before, accuracy.value)
+    unmet = [told for each in wanted if (told := each.unmet(verdict, *values))]
     if as_json:
-        emit(found.to_dict())
+        emit(
+            found.to_dict()
+            | {"verdict_of_the_run": verdict.model_dump(mode="json", exclude={"checks"}), "unmet": unmet}
+        )
     else:
         _tell(folder, found)
-    if found.alarmed:
-        raise typer.Exit(ALARMED)
+        tell_verdict(verdict)
+        note(*unmet)
+    raise typer.Exit(of_work(verdict, alarmed=found.alarmed, unmet=bool(unmet)))
 
 
 def _tell(folder: Path, found: Audit) -> None:
-    from forsaken.jobs.output import AUDIT, REPORT
+    from forsaken.jobs.output import AUDITS, REPORT
 
     say(f"Shown: {found.claim.shown}", f"Not shown: {found.claim.not_shown}")
     print_table(_table(found))
@@ -94,7 +110,7 @@ def _tell(folder: Path, found: Audit) -> None:
         told = alarm.told.removeprefix("Not known: ") if alarm.raised is None else alarm.told
         say(f"{state} ({alarm.name}): {escape(told)}", markup=True)
     note(*found.warnings)
-    say(f"report: {folder / REPORT}\nresult: {folder / AUDIT}")
+    say(f"report: {folder / REPORT}\nresult: {folder / AUDITS[found.profile]}")
 
 
 def _table(found: Audit) -> Table:

@@ -21,7 +21,7 @@ from forsaken.types import Progress, Tick
 
 if TYPE_CHECKING:
     from forsaken.jobs.configuration import Job
-    from forsaken.result import Result
+    from forsaken.result import Result, Verdict
 
 # All but the line feed: control characters, and those that turn the direction of writing.
 _OBEYED = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -74,6 +74,23 @@ def note(*texts: str) -> None:
 def print_table(table: Table) -> None:
     """Print a table for people."""
     Terminal().print(table)
+
+
+def verdict_text(verdict: Verdict) -> str:
+    """Return a verdict as one line with markup: the word in its colour."""
+    colour = {"forgotten": "bold green", "not shown": "bold yellow", "failed": "bold red"}[verdict.word]
+    return f"[{colour}]{verdict.word}[/]: {escape(verdict.line)}"
+
+
+def tell_verdict(verdict: Verdict) -> None:
+    """Print the verdict on a run or an audit."""
+    say(f"verdict: {verdict_text(verdict)}", markup=True)
+
+
+Require = Annotated[
+    list[str] | None,
+    typer.Option(help="What must hold, or the exit code is 6: forgotten, not-failed, accuracy-loss=1.0 (points)."),
+]
 
 
 def number(value: object) -> str:

@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from forsaken.cli.console import Terminal
+from forsaken.cli.exits import Exit
 from forsaken.progress import bars
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def check(
 ) -> None:
     """Look at the files of the data folder: checksums where they are known, rows, columns, labels.
 
-    Exit code 1 where a file has a problem.
+    Exit code 3 where a file has a problem.
 
     Example: forsaken datasets check cifar10
     """
@@ -107,7 +108,7 @@ def check(
             shown.add_row(finding.dataset, finding.file, f"{finding.rows:,}" if finding.rows else "", state)
         Terminal().print(shown)
     if bad:
-        raise typer.Exit(1)
+        raise typer.Exit(Exit.CHECK_FAILED)
 
 
 def _facts(dataset: Dataset) -> dict[str, Any]:

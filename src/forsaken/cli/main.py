@@ -28,15 +28,13 @@ from forsaken.cli import (
     verify,
 )
 from forsaken.cli.console import Terminal
-from forsaken.errors import ForsakenError
-
-BAD_INPUT = 2
+from forsaken.cli.exits import MEANINGS, Exit
+from forsaken.errors import ForsakenError, StoppedError
 
 app = typer.Typer(
     name="forsaken",
     help="Make a trained classifier forget given samples, and measure how well it did.",
-    epilog="Exit codes: 0 done; 2 wrong input or settings, and nothing was changed; 3 verify found a mismatch; "
-    "4 audit raised an alarm; 130 or 143 interrupted.",
+    epilog="Exit codes: " + "; ".join(f"{code:d} {meaning}" for code, meaning in MEANINGS.items()) + ".",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -99,12 +97,12 @@ def main() -> None:
         if _STOPPED:
             _say_interrupted(_STOPPED[0])
         _tell(error)
-        sys.exit(BAD_INPUT)
+        sys.exit(Exit.STOPPED if isinstance(error, StoppedError) else Exit.BAD_INPUT)
     except MemoryError:
         _tell(ForsakenError("there is not enough memory", remedy="end other programs, or use a machine with more"))
-        sys.exit(BAD_INPUT)
+        sys.exit(Exit.BAD_INPUT)
     except SystemExit as ended:
-        if ended.code == BAD_INPUT and _wants_json():  # wrong usage, which has been told on standard error
+        if ended.code == Exit.BAD_INPUT and _wants_json():  # wrong usage, which has been told on standard error
             typer.echo(json.dumps({"error": "wrong usage; --help shows the right one", "kind": "UsageError"}))
         raise
     except _Interrupted as told:

@@ -121,10 +121,11 @@ _NAMES = {
 }
 
 
-def _pays(request: int | None) -> str:
-    if request is None:
+def _pays(first: dict[str, int | None]) -> str:
+    known = [f"from request {at} on where it takes {float(share):.0%} of it" for share, at in first.items() if at]
+    if not known:
         return "No model was trained for the table, so it is cheaper than retraining from the first request on."
     return (
-        f"From request {request} on the table is cheaper than retraining for each request; for fewer requests "
-        "retraining is cheaper."
+        "When the table is cheaper than retraining for each request depends on how long forgetting takes beside a "
+        f"training: {', and '.join(known)}. forsaken unlearn tells where yours stands."
     )

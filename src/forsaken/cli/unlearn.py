@@ -13,6 +13,7 @@ from forsaken.cli.console import (
     JOB_FILE,
     After,
     AsJson,
+    Require,
     at_work,
     emit,
     note,
@@ -21,7 +22,15 @@ from forsaken.cli.console import (
     print_table,
     result_table,
     say,
+    tell_verdict,
     write_page,
+)
+from forsaken.cli.exits import of_work
+from forsaken.verdict import Requirement
+
+REFIT = (
+    "a linear model is mostly fitted anew in less time than it takes to make it forget, and then there is nothing to "
+    "show: forsaken unlearn --dry-run tells the time that forgetting takes"
 )
 
 if TYPE_CHECKING:
@@ -35,17 +44,28 @@ def unlearn(
     after: After = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what a run would be like; write nothing.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace the result of an earlier run.")] = False,
+    allow: Annotated[
+        list[str] | None, typer.Option(help="A stop to override, such as accuracy-loss; may be repeated.")
+    ] = None,
+    require: Require = None,
     as_json: AsJson = False,
 ) -> None:
     """Make the model of a job file forget, and write the new weights, a report and a certificate.
+
+    It ends with a verdict of one word: forgotten, not shown or failed.
 
     With --after the request goes on where the one before it ended: it takes the weights, the cleaned training data,
     the table of references and the chain from that folder, and writes to a folder with its own number, such as
     forgotten-2.
 
+    Exit code 0: forgotten or not shown; 4: failed; 6: a --require is not met; 7: stopped, and 2: something is wrong or
+    missing; after both nothing was written.
+
     Example: forsaken unlearn forsaken.toml --dry-run
     """
-    with opened_job(job, after) as read:
+    wanted = [Requirement.parse(text) for text in require or ()]
+    with opened_job(job, after) as written:
+        read = _allowing(written, allow) if allow else written
         if dry_run:
             from forsaken.jobs.dry_run import dry_run as tried
 
@@ -54,12 +74,27 @@ def unlearn(
             (emit if as_json else _tell_dry_run)(found)
             return
         folder = read.resolve(read.output.folder) if out is None else out
-        outcome, written = _run(read, folder, force, after)
+        if not as_json and read.model.weights.endswith(".skops") and read.data.train is not None:
+            note(REFIT)
+        outcome, names = _run(read, folder, force, after)
+    result = outcome.result
+    accuracy = result.accuracy_before, result.accuracy_after
+    unmet = [told for each in wanted if (told := each.unmet(result.verdict, *accuracy))]
     if as_json:
-        emit({"folder": str(folder), "files": written, "result": outcome.result.to_dict()})
+        emit({"folder": str(folder), "files": names, "result": result.to_dict(), "unmet": unmet})
     else:
         key = read.output.signing_key
         _tell(folder, outcome, None if key is None else read.resolve(f"{key}.pub"))
+        note(*unmet)
+    raise typer.Exit(of_work(result.verdict, unmet=bool(unmet)))
+
+
+def _allowing(job: Job, allow: list[str]) -> Job:
+    """Return the job with more stops overridden, as if its file named them."""
+    from forsaken.unlearning.stops import checked_stops
+
+    both = tuple(dict.fromkeys((*job.output.allow, *checked_stops(allow))))
+    return job.model_copy(update={"output": job.output.model_copy(update={"allow": both})})
 
 
 def _run(job: Job, folder: Path, force: bool, after: Path | None) -> tuple[Outcome, list[str]]:
@@ -84,7 +119,7 @@ def _tell(folder: Path, outcome: Outcome, public: Path | None) -> None:
     asked = f"a request to forget {result.counts.forget} samples"
     nothing = result.stopped == "not-memorised"
     shown = "" if evidence(result) else "; that the samples are not memorised is not shown"
-    what = f"{asked}: no weight was changed{shown}" if nothing else f"{asked}, carried out"
+    what = f"{asked}: no weight was changed{shown}" if nothing else asked
     print_table(result_table(result, f"{what} (one run)"))
     advice = result.chain.advice if result.chain else ()
     note(*result.notes, *result.warnings, *advice, *(f"left to do: {text}" for text in result.stays))
@@ -102,6 +137,7 @@ def _tell(folder: Path, outcome: Outcome, public: Path | None) -> None:
         f"certificate: {certificate}{' (not signed: it does not show who wrote it)' if public is None else ''}",
         f"check it:    forsaken verify {shlex.join([str(certificate), '--weights', str(weights), *who])}",
     )
+    tell_verdict(result.verdict)
 
 
 def _tell_dry_run(found: dict[str, Any]) -> None:

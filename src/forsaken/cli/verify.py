@@ -11,14 +11,14 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from forsaken.cli.console import Terminal, say
+from forsaken.cli.console import Terminal, say, verdict_text
+from forsaken.cli.exits import Exit, of_certificate
 from forsaken.errors import CertificateError, SettingsError
 
 if TYPE_CHECKING:
     from forsaken.jobs.certificate import Certificate
     from forsaken.jobs.verify import Verification
 
-FAILED = 3
 _ANSWERS = {True: "[green]yes[/]", False: "[bold red]no[/]", None: "not checked"}
 
 
@@ -38,8 +38,11 @@ def verify(
 ) -> None:
     """Check a certificate against the weights, its signature, records and the certificates before it.
 
-    Exit code 0: no check failed; 3: one did, or the certificate is damaged; 2: something could not be read, or it was
-    not said whose signature is expected.
+    The first line is what the certificate says about the forgetting; then follow the checks.
+
+    Exit code 0: no check failed, and it says forgotten; 5: no check failed, and it says not shown; 4: it says failed;
+    3: a check failed, or the certificate is damaged; 2: something could not be read, or it was not said whose signature
+    is expected.
 
     Example: forsaken verify out/certificate.json --weights out/model.safetensors --public-key signing.pem.pub
     """
@@ -72,14 +75,13 @@ def verify(
             typer.echo(json.dumps(facts))
         else:
             say(f"[bold red]{escape(told)}[/]", markup=True)
-        raise typer.Exit(FAILED) from error
+        raise typer.Exit(Exit.CHECK_FAILED) from error
     found = verify_certificate(stated, weights, keys=keys, records=records, record_key=secret, previous=earlier)
     if as_json:
         typer.echo(json.dumps(_facts(certificate, stated, found)))
     else:
         _show(found)
-    if not found.passed:
-        raise typer.Exit(FAILED)
+    raise typer.Exit(of_certificate(found.stated, passed=found.passed))
 
 
 def _facts(path: Path, stated: Certificate, found: Verification) -> dict[str, object]:
@@ -91,17 +93,20 @@ def _facts(path: Path, stated: Certificate, found: Verification) -> dict[str, ob
         "checks": [asdict(check) for check in found.checks],
         "models_owe": found.owed,
         "verdict": found.verdict,
+        "forgetting": found.stated.word,
+        "line": found.stated.line,
     }
 
 
 def _show(found: Verification) -> None:
     console = Terminal()
+    console.print(f"The certificate says: {verdict_text(found.stated)}", highlight=False, soft_wrap=True)
     lines = Table.grid(padding=(0, 2))
     for _ in range(3):
         lines.add_column(overflow="fold")  # a hash must be shown to its last digit
     for check in found.checks:
         lines.add_row(check.name, _ANSWERS[check.passed], escape(check.words))
     console.print(lines, highlight=False)
-    sure = found.verified and not found.owed
+    sure = found.verified and found.stated.word == "forgotten" and not found.owed
     colour = "green" if sure else "yellow" if found.passed else "bold red"
     console.print(f"[{colour}]{escape(found.verdict)}[/]", highlight=False, soft_wrap=True)

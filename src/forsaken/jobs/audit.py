@@ -1,4 +1,4 @@
-"""`forsaken audit job.toml`: from the job file and the folder of its run to `forsaken.audit`, and audit.json."""
+"""`forsaken audit job.toml`: from the job file and the folder of its run to `forsaken.audit`, and its file."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from forsaken.jobs.configuration import LEAST, MOST, Job, by_references, method_
 from forsaken.jobs.disclosure import audit_without_records
 from forsaken.jobs.formats import EstimatorFile, Format, load_model
 from forsaken.jobs.output import (
-    AUDIT,
     AUDIT_MODELS,
+    AUDITS,
     CERTIFICATE,
     RECORD_KEY,
     RESULT,
@@ -171,7 +171,10 @@ def plan_audit(job: Job, folder: Path, *, profile: str | None = None, models: in
 
 
 def audit_job(plan: AuditPlan, progress: Progress = silent, *, engine: str = "local") -> Audit:
-    """Audit a run, and write audit.json into its folder. No other file of the run is changed."""
+    """Audit a run, and write what was found into its folder, one file a profile. No other file of the run is changed.
+
+    A weaker audit therefore never replaces a stronger one.
+    """
     read = read_inputs(plan, progress)
     job, sets = plan.job, read.sets
     held_out = held_out_of(job, plan.certificate, sets) if plan.profile == "full" else None
@@ -214,7 +217,7 @@ def audit_job(plan: AuditPlan, progress: Progress = silent, *, engine: str = "lo
     found = found.model_copy(update=more)
     if not job.output.per_record:
         found = audit_without_records(found, len(sets.forget))
-    found.write(plan.folder / AUDIT)
+    found.write(plan.folder / AUDITS[plan.profile])
     return found
 
 

@@ -50,6 +50,9 @@ from forsaken.result import (
     Time,
     problems_of,
 )
+from forsaken.result import (
+    Verdict as StatedVerdict,
+)
 
 FILE = "certificate.json"
 PAYLOAD: Literal["application/vnd.in-toto+json"] = "application/vnd.in-toto+json"
@@ -347,6 +350,8 @@ class Certificate(Part):
     chain: Chain
     mask: MaskFate
     references: ReferenceTable | None = None
+    verdict: StatedVerdict | None = None
+    not_measured: tuple[Words, ...] = ()
     request: RequestFacts | None = None
     files: dict[Words, Digest] = Field(default={})
     stays: tuple[Words, ...] = ()
@@ -521,10 +526,26 @@ def make_certificate(
         chain=Chain(links=chain.links),
         mask=MaskFate(kept=mask_kept),
         references=references,
+        # Of the numbers behind it the line has those that may be told; a mean over few records would tell about them.
+        verdict=StatedVerdict(word=result.verdict.word, line=result.verdict.line, yardstick=result.verdict.yardstick),
+        not_measured=tuple(_not_measured(result)),
         request=result.request,
         files=dict(files or {}),
         stays=tuple(result.stays),
     )
+
+
+def _not_measured(result: Result) -> Iterator[str]:
+    """Yield what the run did not measure, in words."""
+    if result.verdict.yardstick is None:
+        yield "how a model that never saw the records answers them (no retrained model, no table of references)"
+    if result.counts.memorised_before is None:
+        yield "the forgetting rate (no oracle)"
+    if result.accuracy_after is None:
+        yield "the accuracy (no test samples)"
+    if result.cfr is None:
+        yield "what else was forgotten"
+    yield "whether attacks can tell the records (forsaken audit measures that)"
 
 
 def extend(

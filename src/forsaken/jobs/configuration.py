@@ -37,6 +37,7 @@ from forsaken.errors import DataNotFoundError, SettingsError
 from forsaken.unlearning.base import Unlearner
 from forsaken.unlearning.forsaken.targets import OUT_OF_FOLD
 from forsaken.unlearning.methods import METHODS, build
+from forsaken.unlearning.stops import STOPS, Stop
 
 NAME = "forsaken.toml"
 LARGEST_SEED = 2**32 - 1
@@ -453,6 +454,9 @@ class OutputSettings(Settings):
     per_record: bool = Field(default=False, description=_TRUE_OR_FALSE)
     record_key: PathText | None = Field(default=None, description='a path such as "records.key"')
     signing_key: PathText | None = Field(default=None, description='a path such as "signing.pem"')
+    allow: tuple[Stop, ...] = Field(
+        default=(), strict=False, description=f"a list of stops to override, of {', '.join(STOPS)}"
+    )
 
 
 class Job(Settings):

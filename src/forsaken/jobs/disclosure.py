@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from forsaken.auditing.result import Audit, Number
-from forsaken.result import Part, Result, Step
+from forsaken.result import Check, Part, Result, Step, Verdict
 from forsaken.types import Array
 
 LEAST_RECORDS = 10  # below it a mean, a spread or an AUC says too much about each record
@@ -56,6 +56,7 @@ def without_records(result: Result) -> Result:
             "separation": None if few else _coarse(result.separation),
             "history": [] if few else [Step(**rounded(asdict(step))) for step in result.history],
             "facts": {**rounded(facts), **kept},
+            "verdict": _public(result.verdict, few),
         }
     )
 
@@ -82,7 +83,14 @@ def audit_without_records(audit: Audit, forgotten: int) -> Audit:
     """Return an audit without the margins of single records, its numbers rounded, and no mean over few records."""
     numbers = tuple(_published(number, forgotten) for number in audit.numbers)
     klom = tuple(_coarse(part) for part in audit.klom)
-    return audit.model_copy(update={"numbers": numbers, "klom": klom, "margins": ()})
+    verdict = _public(audit.verdict, forgotten < LEAST_RECORDS)
+    return audit.model_copy(update={"numbers": numbers, "klom": klom, "margins": (), "verdict": verdict})
+
+
+def _public(verdict: Verdict, few: bool) -> Verdict:
+    """Return a verdict with its checks rounded, or without them where they are about few records; its line stays."""
+    checks = [] if few else [Check(**rounded(check.model_dump())) for check in verdict.checks]
+    return verdict.model_copy(update={"checks": checks})
 
 
 def _published(number: Number, forgotten: int) -> Number:

@@ -29,6 +29,7 @@ from forsaken.jobs.run import (
     judge_prepared,
     prepare_job,
     request_before,
+    stop_damage,
     unlearn_prepared,
 )
 from forsaken.models.logits import as_module
@@ -90,6 +91,7 @@ def dry_run(job: Job, progress: Progress = silent) -> dict[str, Any]:
     sets, method = ready.sets, method_of(job)
     before = answers_of(ready.loaded.model, sets.parts, ready.loaded.forward, progress, 0)
     progress(Tick(STAGE, STEPS, STEPS))  # there is no model after, and no retrained one
+    stop_damage(ready, {"before": before})
     found = judge_prepared(ready, {"before": before, "after": before})
     missing = _missing(ready, str(getattr(method, "target", "")))
     gone = 0 if ready.table is None else len(absent(ready.table.table, sets.forget))

@@ -16,14 +16,15 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from forsaken._files import flush, make_folder, move, remove, remove_drafts, write_atomically
 from forsaken._keys import key_file
-from forsaken.auditing.result import FILE as AUDIT_FILE
+from forsaken.auditing.result import EARLIER as EARLIER_AUDIT
+from forsaken.auditing.result import FILES as AUDIT_FILES
 from forsaken.errors import DataNotFoundError, OutputError
 from forsaken.jobs.certificate import FILE as CERTIFICATE_FILE
 
 if TYPE_CHECKING:
     from forsaken.jobs.configuration import Job
 
-AUDIT, CERTIFICATE = AUDIT_FILE, CERTIFICATE_FILE
+AUDITS, CERTIFICATE = AUDIT_FILES, CERTIFICATE_FILE
 RESULT, ARRAYS, REPORT = "result.json", "posteriors.npz", "report.html"
 RECORD_KEY, MASK = "records.key", "mask.safetensors"
 ROWS, COPIES = "rows-to-delete.csv", "copies-that-stay.csv"
@@ -34,7 +35,7 @@ AUDIT_MODELS = "audit-models"  # what an audit measured of each model that it tr
 _CLEANED = (f"cleaned{suffix}" for suffix in (".csv", ".npz", ".parquet"))
 _SOMETIMES = (MASK, COPIES, ROWS, REFERENCES, REFERENCES_KEY, *_CLEANED)
 # What was made from a run after it, and goes before its certificate does: it must not be taken for another run's.
-_AFTERWARDS = (AUDIT, AUDIT_MODELS)
+_AFTERWARDS = (EARLIER_AUDIT, *AUDITS.values(), AUDIT_MODELS)
 _HIDDEN, _LIST, _LOCK = ".unfinished", ".unfinished.json", ".forsaken.lock"
 _REPLACED = ".replaced"  # the files of an earlier run, until the new ones are in their place
 EARLIER = (
@@ -89,7 +90,7 @@ def outputs_of(job: Job) -> list[str]:
     keys = [] if job.output.record_key else [RECORD_KEY]
     table = [] if job.references is None else [REFERENCES, *([REFERENCES_KEY] if keys else [])]
     others = [RESULT, ARRAYS, CERTIFICATE, REPORT, *keys, *table, *([MASK] if job.output.mask else [])]
-    if weights in (*others, AUDIT, AUDIT_MODELS, EARLIER):
+    if weights in (*others, *_AFTERWARDS, EARLIER):
         raise OutputError(f"the weights are called {weights}, as another file of the results is; rename them")
     return [weights, *others]
 

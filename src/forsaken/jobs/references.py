@@ -51,6 +51,7 @@ from forsaken.types import Array, Progress, Tick, silent
 from forsaken.unlearning.forsaken.method import Forsaken
 
 REQUESTS = (1, 10, 100)  # numbers of requests over which the cost of a table is spread, to show
+SHARES = (0.1, 0.5)  # of the time of a training, that a request may take: it decides when a table pays
 STAGE = "make the kept models forget"
 _WARM_UP, _TIMED = 5, 20  # training steps: the first ones are many times slower than the rest
 _SHORT = 5.0  # seconds; where the warm-up took longer, its own time is good enough
@@ -305,6 +306,18 @@ def show_table(path: Path) -> dict[str, Any]:
     return _facts(table, place) | {"notes": debts(table)}
 
 
+def when_it_pays(table: References, seconds: float) -> list[str]:
+    """Return a sentence on whether a table pays for requests that take so many seconds each, or nothing."""
+    costs = table.origin.costs
+    if not costs.trainings:
+        return []
+    took = f"forgetting took {seconds:.1f} s, and retraining takes about {costs.each:.1f} s"
+    first = costs.break_even(seconds)
+    if first is None:
+        return [f"{took}: for requests like this one, retrain instead"]
+    return [f"{took}: with the {costs.seconds:.1f} s of the table counted, it is cheaper from request {first} on"]
+
+
 def debts(table: References) -> list[str]:
     """Return a sentence about forgotten records that the kept models of a table still remember, or nothing."""
     if not table.owed:
@@ -321,7 +334,7 @@ def _facts(table: References, path: Path) -> dict[str, Any]:
     return {
         "file": str(path),
         **table.about(),
-        "break_even": costs.break_even(),
+        "break_even": {f"{share:g}": costs.break_even(share * costs.each) for share in SHARES},
         "seconds_a_request": {str(count): costs.of_a_request(count, 0.0) for count in REQUESTS},
     }
 

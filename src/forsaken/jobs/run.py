@@ -22,11 +22,12 @@ from forsaken._keys import (
     read_signing_key,
     write_record_key,
 )
-from forsaken.auditing.judgement import Judgement, judge
+from forsaken.auditing.alarms import told_if_moved
+from forsaken.auditing.judgement import Judgement, Posteriors, compare, correct, judge
 from forsaken.data.record_hashes import record_hashes
 from forsaken.data.records import Records
 from forsaken.data.samples import Samples
-from forsaken.errors import ForsakenError, OutputError, SettingsError
+from forsaken.errors import ForsakenError, NotHeldOutError, OutputError, SettingsError
 from forsaken.jobs.certificate import FILE as CERTIFICATE
 from forsaken.jobs.certificate import (
     BothWeights,
@@ -40,11 +41,11 @@ from forsaken.jobs.certificate import (
 )
 from forsaken.jobs.cleaning import clean
 from forsaken.jobs.code import UserModel
-from forsaken.jobs.configuration import Job, by_references, method_of
+from forsaken.jobs.configuration import Job, by_references, method_of, target_of
 from forsaken.jobs.disclosure import pooled, without_records
 from forsaken.jobs.formats import Format, load_model
 from forsaken.jobs.output import ARRAYS, MASK, RECORD_KEY, REFERENCES_KEY, RESULT, check_there, weights_name
-from forsaken.jobs.references import Table, hand_on, key_place, table_for, without_table
+from forsaken.jobs.references import Table, hand_on, key_place, table_for, when_it_pays, without_table
 from forsaken.jobs.rows import Reader
 from forsaken.jobs.sets import JobSets, prepared_for, read_sets
 from forsaken.jobs.stays import forgotten_by_removal, measured_again, what_stays, without_vocabulary
@@ -53,6 +54,7 @@ from forsaken.models.weights import changes, drift, fingerprint
 from forsaken.oracles.shadow import ShadowOracle, top_posteriors
 from forsaken.progress import step
 from forsaken.provenance import provenance
+from forsaken.references.table import References
 from forsaken.result import (
     ChainRequest,
     Cleaning,
@@ -66,12 +68,18 @@ from forsaken.result import (
 )
 from forsaken.types import Array, Progress, Tick, silent
 from forsaken.unlearning.base import Unlearned
-from forsaken.unlearning.forsaken.targets import claim_of
+from forsaken.unlearning.forsaken.targets import BY_REFERENCES, claim_of
+from forsaken.unlearning.stops import stop_accuracy_loss, stop_unknown_answers
+from forsaken.verdict import FEW, YARDSTICKS, Evidence, decide
 
 STAGE = "judge"
 JUDGED = ("forget", "kept", "test", "reference")  # the sets whose posteriors models are judged by
 STEPS = 3 * len(JUDGED)  # of the model before, the model after and a retrained one
 _MODEL = UserModel("it was to forget", memory="in [method] give a batch_size, a smaller history, or fewer parameters")
+
+
+_REMEDY = "run forsaken audit --profile full, or give [references], or [oracle] retrained"  # of a verdict
+_HARDLY = 0.5  # of the distance to the targets: a method that leaves more of it has hardly moved the samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +97,35 @@ class Prepared:
         """The true classes of the test samples, where they are known."""
         test = self.sets.test
         return None if test is None or test.labels is None else test.labels.numpy()
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfFold:
+    """What models that never saw the forgotten samples answer, by a table of references.
+
+    Attributes
+    ----------
+    posteriors : array, shape (samples, classes)
+        One row a forgotten sample.
+    spread : float or None
+        See `References.spread`.
+    claimed : bool
+        Whether some of the answers were handed in.
+    """
+
+    posteriors: Array
+    spread: float | None
+    claimed: bool
+
+    @classmethod
+    def of(cls, references: References, forget: Samples) -> OutOfFold | None:
+        """Look the samples up; None where some are not in the table."""
+        try:
+            logits = references.logits(Samples(forget.inputs))
+        except NotHeldOutError:
+            return None
+        claimed = references.claimed_among(Samples(forget.inputs)) > 0
+        return cls(logits.double().softmax(1).numpy(), references.spread, claimed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,9 +226,11 @@ def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Pa
     smaller = replace(ready, loaded=start.loaded, sets=start.sets)
     unlearned = forgotten_by_removal(start, unlearn_prepared(smaller, progress))
     measured = 0 if unlearned.stopped == "not-memorised" else measured_again(job, start, unlearned.model)
-    _write_weights(smaller, unlearned, old, goal, unchanged=not start.removed)
     answers = _answers(ready, start.sets, unlearned.model, progress)
+    stop_damage(ready, answers)
+    _write_weights(smaller, unlearned, old, goal, unchanged=not start.removed)
     found = judge_prepared(ready, answers)
+    held_out = None if ready.table is None else OutOfFold.of(ready.table.table, ready.sets.forget)
     warnings += doubts(ready, found)
     moved = drift(as_module(ready.loaded.model), as_module(unlearned.model))
     link = ChainRequest(
@@ -216,6 +255,7 @@ def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Pa
     if ready.table is not None:
         handed_on = hand_on(ready.table, job, ready.loaded, ready.sets, unlearned.model, folder, progress)
         stated, notes, warnings = handed_on[0], notes + handed_on[1], warnings + handed_on[2]
+        notes += when_it_pays(ready.table.table, unlearned.seconds) if by_references(job) else []
     hashes = record_hashes(ready.sets.rows["forget"].content, key)
     request, late = _request(job)
     warnings += [*late, *without_table(job)]
@@ -227,6 +267,10 @@ def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Pa
         ready.oracle,
         method={"name": job.method.name, **method_of(job).settings},
         hashes=hashes,
+        learnt=None if target_of(job) == "corrected" else ready.sets.forget,  # its labels are not those learnt
+        test_labels=ready.test_labels,
+        references=held_out,
+        remedy=_REMEDY,
         task=job.folder.resolve().name or "job",
         seed=job.method.seed,
         speedup=None,
@@ -302,6 +346,24 @@ def judge_prepared(ready: Prepared, answers: Mapping[str, Mapping[str, Array]]) 
     )
 
 
+def stop_damage(ready: Prepared, answers: Mapping[str, Posteriors]) -> None:
+    """Stop where the model before does not know its own training data, or the accuracy falls too far.
+
+    Without a model after in `answers`, as in a dry run, only the former is looked at.
+    """
+    allow = ready.job.output.allow
+    for name, what in (("kept", "training samples"), ("test", "test samples")):
+        part = ready.sets.get(name)
+        if part is None or part.labels is None:
+            continue
+        labels = part.labels.numpy()
+        right = {model: correct(answers[model][name], labels) for model in ("before", "after") if model in answers}
+        if name == "kept":
+            stop_unknown_answers(right["before"], labels, what, allow)
+        if "after" in right:
+            stop_accuracy_loss(right["before"], right["after"], what, allow)
+
+
 def doubts(ready: Prepared, found: Judgement) -> list[str]:
     """Return a warning where the test accuracy suggests that labels or inputs are not as they were in training."""
     truth = ready.test_labels
@@ -325,6 +387,10 @@ def build_result(
     *,
     method: Mapping[str, Any],
     hashes: list[str] | None = None,
+    learnt: Samples | None = None,
+    test_labels: Array | None = None,
+    references: OutOfFold | None = None,
+    remedy: str = YARDSTICKS,
     counts: Counts,
     **others: Any,
 ) -> Result:
@@ -344,6 +410,14 @@ def build_result(
         The name and the settings of the method.
     hashes : list of str, optional
         A keyed hash of each forgotten record; the result has the first 12 digits.
+    learnt : Samples, optional
+        The forgotten samples with the labels that were learnt; None where their labels are not those.
+    test_labels : int array, optional
+        The true classes of the test samples.
+    references : OutOfFold, optional
+        The yardstick of the verdict where `answers` has no retrained model.
+    remedy : str
+        What the verdict advises where there is no yardstick.
     counts : Counts
         All but `memorised_after`, which is counted here.
     **others
@@ -378,8 +452,87 @@ def build_result(
         settings=dict(method),
         history=list(unlearned.history),
         provenance=provenance(),
+        verdict=decide(
+            evidence_of(
+                unlearned,
+                found,
+                answers,
+                scorer,
+                method=str(method["name"]),
+                learnt=learnt,
+                test_labels=test_labels,
+                references=references,
+                remedy=remedy,
+            )
+        ),
         **others,
     )
+
+
+def evidence_of(
+    unlearned: Unlearned[Any],
+    found: Judgement,
+    answers: Mapping[str, Posteriors],
+    oracle: ShadowOracle | None,
+    *,
+    method: str,
+    learnt: Samples | None,
+    test_labels: Array | None,
+    references: OutOfFold | None,
+    remedy: str = YARDSTICKS,
+) -> Evidence:
+    """Return what the verdict on a run rests on; the parameters are those of `build_result`."""
+    facts, apart, count = unlearned.details.facts, found.separation, len(answers["after"]["forget"])
+    labels = None if learnt is None or learnt.labels is None else learnt.labels.numpy()
+    usual: list[Posteriors] = []
+    spread, yardstick, doubt = None, "", ""
+    if "retrained" in answers:
+        usual, yardstick = [answers["retrained"]], "a retrained model"
+    elif references is not None:
+        usual, spread = [{"forget": references.posteriors}], references.spread
+        yardstick = "the reference models, which never saw them,"
+        if references.claimed:
+            doubt = "That the models behind the references never saw the samples is the word of whoever gave them."
+    moved = ""
+    if apart is not None and apart.against == "reference" and facts.get("target") not in BY_REFERENCES:
+        moved = told_if_moved(apart.before, apart.after, apart.retrained, count, apart.n)
+    unchanged = f"No weight was changed by {method}: nothing shows that anything was forgotten."
+    return Evidence(
+        compare(
+            answers["before"],
+            answers["after"],
+            usual,
+            oracle=oracle,
+            forget_labels=labels,
+            test_labels=test_labels,
+            spread=spread,
+        ),
+        yardstick=yardstick,
+        unchanged="" if unlearned.density else unchanged,
+        moved_away=moved,
+        own=_own_measure(unlearned, count),
+        doubt=doubt,
+        remedy=remedy,
+        records=count,
+    )
+
+
+def _own_measure(unlearned: Unlearned[Any], records: int) -> str:
+    """Return how far a method came by its own measure, as a sentence; empty where it has none.
+
+    Of few records no number is told.
+    """
+    facts = unlearned.details.facts
+    before, after, bound = (facts.get(name) for name in ("distance_before", "distance_after", "calibrated"))
+    if not before or after is None:
+        return ""
+    if unlearned.stopped == "not-memorised":
+        near = "" if bound is None else f", and samples that were never trained on are at {bound:.2g} from theirs"
+        where = f": at {before:.2g} from their targets{near}" if records >= FEW else ""
+        return f"By the method's own measure they are not memorised{where}."
+    hardly = "hardly fell" if after > max(_HARDLY * before, bound or 0.0) else "fell"
+    left = f": {after / before:.0%} of it is left" if records >= FEW else ""
+    return f"The distance of the samples to the method's own targets {hardly}{left}."
 
 
 def write_posteriors(path: Path, answers: Mapping[str, Mapping[str, Array]], *, per_record: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,10 +18,11 @@ from forsaken.errors import InputError, OverlapError
 from forsaken.jobs.code import call, find
 from forsaken.jobs.configuration import Job, Source
 from forsaken.jobs.formats import Format
-from forsaken.jobs.rows import NONMEMBERS, Reader, Rows
+from forsaken.jobs.rows import NONMEMBERS, Reader, Rows, comparable
 from forsaken.models.logits import predict_logits
 from forsaken.sets import ROLES, Sets
 from forsaken.types import Array
+from forsaken.unlearning.stops import STOPS, override, stop_strange_inputs
 
 _JUDGED = 2000  # training rows, at most, that a run looks at to see what was kept
 _RETAIN_SHARE, _RETAIN_LEAST = 0.01, 50  # of the training data, where no retain set is named
@@ -73,8 +75,16 @@ def read_sets(job: Job, loaded: Format, reader: Reader, *, audit: bool = False) 
         if not same.all():
             rows[name] = _left(rows[name], same, "the same to the model as forgotten ones", notes)
             ready[name] = ready[name].rows(np.flatnonzero(~same))
+    allow = STOPS if audit else job.output.allow
+    trained: dict[str, Samples] = {
+        name: ready[name] for name in ("kept", "retain", "test", "reference") if name in ready
+    }
+    stop_strange_inputs(ready["forget"], trained, allow)
     classes = _class_names(job, loaded, ready["forget"], rows, notes)
-    ready = {name: _labelled(samples, rows[name], classes, loaded) for name, samples in ready.items()}
+    strict = _LABELLED if "unknown-labels" in allow else (*_LABELLED, "forget")
+    ready = {name: _labelled(samples, rows[name], classes, loaded, strict) for name, samples in ready.items()}
+    if not audit:
+        _stop_unknown_records(rows, allow)
     try:
         return JobSets(**ready, rows=rows, classes=tuple(classes), notes=notes)
     except OverlapError as error:
@@ -91,7 +101,7 @@ def read_train(job: Job, loaded: Format, reader: Reader) -> tuple[Samples, Rows,
         raise InputError("[data] names no train", remedy="give all of the training data")
     (samples,) = _prepared(job, loaded, [rows])
     classes = _class_names(job, loaded, samples, {"train": rows}, [])
-    samples = _labelled(samples, rows, classes, loaded)
+    samples = _labelled(samples, rows, classes, loaded, _LABELLED)
     if samples.labels is None:
         raise InputError("the training data have no labels to train models with", remedy="give the column of labels")
     return samples, rows, len(classes)
@@ -286,11 +296,33 @@ def _class_names(job: Job, loaded: Format, samples: Samples, rows: dict[str, Row
         notes.append("labels are names: classes were numbered in alphabetical order (say otherwise with classes =)")
         return sorted(named)
     longest = () if named else max((records.names for records in tables), key=len, default=())
-    return [longest[at] if at < len(longest) else str(at) for at in range(count)]
+    return [*longest[:count], *_numbers(count)[len(longest) :]]
 
 
-def _labelled(samples: Samples, part: Rows, classes: list[str], loaded: Format) -> Samples:
-    """Return samples whose labels are class numbers of the model, by the names or numbers in their records."""
+def _numbers(count: int) -> list[str]:
+    return [str(at) for at in range(count)]
+
+
+def _stop_unknown_records(rows: dict[str, Rows], allow: Collection[str]) -> None:
+    """Raise an error if records to forget are not in the training data, where both can be compared."""
+    forget, train = rows["forget"], rows.get("train")
+    if train is None or "unknown-records" in allow or not comparable(forget.content, train.content):
+        return
+    absent = int(forget.apart_from([train]).sum())
+    if absent:
+        raise InputError(
+            f"{absent} of {len(forget)} records to forget are not in [data] train",
+            field="forget",
+            expected="records that the model was trained on, as they stand there",
+            remedy=f"name the rows by their ids, or give them in the same form; {override('unknown-records')}",
+        )
+
+
+def _labelled(samples: Samples, part: Rows, classes: list[str], loaded: Format, strict: Collection[str]) -> Samples:
+    """Return samples whose labels are class numbers of the model, by the names or numbers in their records.
+
+    Labels of the sets named in `strict` must be the model's; of other sets they are left out where one is not.
+    """
     records, labels, own = part.content, samples.labels, loaded.classes
     expected, remedy = f"0 to {len(classes) - 1}", "correct the labels"
     if isinstance(records, Records) and records.labels is not None:
@@ -307,7 +339,11 @@ def _labelled(samples: Samples, part: Rows, classes: list[str], loaded: Format) 
     if labels is None:
         return samples
     wrong = int(((labels < 0) | (labels >= len(classes))).sum())
-    if wrong and part.name in _LABELLED:
+    if part.name == "forget" and isinstance(records, Records) and records.by_name and classes == _numbers(len(classes)):
+        strict = ()  # nobody said what the classes are called
+    if wrong and part.name in strict:
+        if part.name == "forget":
+            remedy = f"{remedy}; {override('unknown-labels')}, which leaves all labels of the set out"
         problem = f"{wrong} of {len(part)} labels of {part.name} are none of the model's {len(classes)} classes"
         raise InputError(problem, field=part.name, expected=expected, remedy=remedy)
     return Samples(samples.inputs, None if wrong else labels)

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from forsaken._keys import key_id
 from forsaken.errors import DataError
 from forsaken.jobs.certificate import Certificate, ReadAs, file_hash
-from forsaken.result import ChainRequest
+from forsaken.result import NO_VERDICT, ChainRequest, Verdict
 
 if TYPE_CHECKING:
     from forsaken.data.records import Records
@@ -50,11 +50,14 @@ class Verification:
         if it is not signed.
     owed : int
         How many forgotten records the models kept beside the run's references still remember, by its own word.
+    stated : Verdict
+        What the certificate says about the forgetting itself.
     """
 
     checks: tuple[Check, ...]
     signer: Signer
     owed: int = 0
+    stated: Verdict = NO_VERDICT
 
     @property
     def passed(self) -> bool:
@@ -110,7 +113,7 @@ def verify_certificate(
     )
     signer: Signer = "nobody" if certificate.signature is None else "known" if certificate.signer(keys) else "unknown"
     owed = 0 if certificate.references is None else certificate.references.models_owe
-    return Verification(checks, signer, owed)
+    return Verification(checks, signer, owed, certificate.verdict or NO_VERDICT)
 
 
 def check_weights(certificate: Certificate, found: str) -> Check:

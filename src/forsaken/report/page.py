@@ -17,7 +17,7 @@ from forsaken._files import write_atomically
 from forsaken.jobs.disclosure import TOO_FEW
 from forsaken.jobs.output import REPORT
 from forsaken.report import figures, tables, words
-from forsaken.report.saved import Run, read_run
+from forsaken.report.saved import Run, read_run, verdict_of
 
 _PROFILES = {
     "quick": "one shadow model's verdict; it can find a failure, and proves little",
@@ -55,6 +55,7 @@ _CALLED: tuple[Callable[..., Any], ...] = (
     words.percent,
     words.plain,
     words.summary,
+    verdict_of,
 )
 _SHARED: dict[str, Any] = {each.__name__: each for each in _CALLED} | {
     "LINES": figures.LINES,

@@ -9,15 +9,16 @@ from pathlib import Path
 import numpy as np
 
 from forsaken._untrusted import UnreadableError, read_npz
-from forsaken.auditing.result import Audit
+from forsaken.auditing.result import EARLIER, PROFILES, Audit
 from forsaken.errors import OutputError
 from forsaken.jobs.certificate import Certificate
 from forsaken.jobs.disclosure import LEAST_RECORDS
-from forsaken.jobs.output import ARRAYS, AUDIT, CERTIFICATE, REPORT, RESULT
-from forsaken.result import Result
+from forsaken.jobs.output import ARRAYS, AUDITS, CERTIFICATE, REPORT, RESULT
+from forsaken.result import Result, Verdict
 from forsaken.types import Array
+from forsaken.verdict import strictest
 
-__all__ = ["ARRAYS", "AUDIT", "CERTIFICATE", "REPORT", "RESULT", "Run", "read_run"]
+__all__ = ["ARRAYS", "AUDITS", "CERTIFICATE", "REPORT", "RESULT", "Run", "read_run", "verdict_of"]
 
 _PARTS = ("forget", "kept", "test", "reference")
 
@@ -36,7 +37,9 @@ class Run:
         The largest posteriors by the names of posteriors.npz, such as "before_forget"; of each sample only where the
         result has `samples`.
     certificate, audit : Certificate or None, Audit or None
-        The content of certificate.json and audit.json, where they are there.
+        The content of certificate.json and of the strongest audit, where they are there.
+    audits : tuple of Audit
+        All audits, the strongest last.
     """
 
     name: str
@@ -44,6 +47,7 @@ class Run:
     arrays: Mapping[str, Array]
     certificate: Certificate | None = None
     audit: Audit | None = None
+    audits: tuple[Audit, ...] = ()
 
 
 def read_run(folder: Path) -> Run:
@@ -58,11 +62,19 @@ def read_run(folder: Path) -> Run:
     result = Result.read(folder / RESULT)
     arrays = _read_arrays(folder / ARRAYS, result.counts.forget, per_record=result.samples is not None)
     certificate = Certificate.read(folder / CERTIFICATE) if (folder / CERTIFICATE).exists() else None
-    audit = None
-    if (folder / AUDIT).exists():
-        audit = Audit.read(folder / AUDIT)
-        _check_ties(folder / AUDIT, audit, result, certificate)
-    return Run(folder.resolve().name, result, arrays, certificate, audit)
+    audits = []
+    for path in (folder / name for name in (EARLIER, *AUDITS.values())):
+        if path.exists():
+            audits.append(Audit.read(path))
+            _check_ties(path, audits[-1], result, certificate)
+    audits.sort(key=lambda audit: PROFILES.index(audit.profile))
+    strongest = audits[-1] if audits else None
+    return Run(folder.resolve().name, result, arrays, certificate, strongest, tuple(audits))
+
+
+def verdict_of(run: Run) -> Verdict:
+    """Return the verdict on a run: one failure is enough, and so is one proof, of the run's own or of its audits'."""
+    return strictest([run.result.verdict, *(audit.verdict for audit in run.audits)])
 
 
 def _check_ties(path: Path, audit: Audit, result: Result, certificate: Certificate | None) -> None:

@@ -68,7 +68,7 @@ def summary(result: Result) -> Summary:
     count = counted(result.counts.forget, "record")
     name, target = clipped(method(result), 40), clipped(result.target.target, 40)
     if changed(result):
-        headline = f"A request to forget {count}, carried out in {duration(result.seconds)}"
+        headline = f"A request to forget {count}, which took {duration(result.seconds)}"
         done = (
             f"The model was changed to forget {count} of its training data without being retrained (method {name}, "
             f"target {target})."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import Field, asdict, dataclass, field, fields, is_dataclass
 from inspect import Parameter, Signature
@@ -33,9 +33,11 @@ from forsaken.sets import Sets
 from forsaken.types import Progress, silent
 from forsaken.unlearning.forsaken.mask import Mask
 from forsaken.unlearning.settings import check, listed
+from forsaken.unlearning.stops import STOPS, checked_stops, stop_accuracy_loss, stop_strange_inputs
 
 M = TypeVar("M")
 _OF_THE_CALL = (
+    "allow",
     "curvature",
     "forget",
     "forward",
@@ -358,9 +360,13 @@ class Unlearner(ABC):
         forward: Forward | None = None,
         seed: int = 0,
         progress: bool | Progress = False,
+        allow: Sequence[str] = STOPS,
     ) -> Unlearned[M]:
-        """Return a new model that has forgotten; the caller's model is never touched. See `forsaken.unlearn`."""
-        module = as_module(model)
+        """Return a new model that has forgotten; the caller's model is never touched. See `forsaken.unlearn`.
+
+        Called by itself, a method is stopped by nothing (`allow`): studies want to see damage, not to be spared it.
+        """
+        allowed, module = checked_stops(allow), as_module(model)
         _check_model(module)
         classes = module.estimator.classes_ if isinstance(module, LinearModel) else None
         with reporter(progress) as report:
@@ -378,6 +384,8 @@ class Unlearner(ABC):
                 classes=classes,
                 reference_labels=self.needs_reference_labels(retain=retain is not None, targets=targets is not None),
             )
+            beside = {name: part for name in ("retain", "reference") if (part := request.get(name)) is not None}
+            stop_strange_inputs(request.forget, beside, allowed)
             student = _copy(module)
             # torch loads parts of itself when they are first used; that second is not the method's.
             torch.func.grad(torch.sum)(torch.zeros(1))
@@ -388,6 +396,13 @@ class Unlearner(ABC):
             raise NothingForgottenError(
                 f"{self!r} left every weight as it was, although the samples are memorised; {self.hint(details)}"
             )
+        if request.retain is not None and request.retain.labels is not None and "accuracy-loss" not in allowed:
+            labels = request.retain.labels.cpu()
+            old, new = (
+                (predict_logits(each, request.retain, forward=forward).argmax(1) == labels).numpy()
+                for each in (module, student)
+            )
+            stop_accuracy_loss(old, new, "retain samples")
         density = changed_share(module, student)
         return Unlearned(as_given(student), clock.seconds, repr(self), details, density)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from inspect import signature
 from typing import Any, TypeVar
 
@@ -95,6 +95,7 @@ def unlearn(
     forward: Forward | None = None,
     seed: int = 0,
     progress: bool | Progress = False,
+    allow: Sequence[str] = (),
     **settings: Any,
 ) -> Unlearned[M]:
     """Make a trained classifier forget samples. The model handed over is left bit for bit as it is.
@@ -131,6 +132,10 @@ def unlearn(
         The same seed gives the same bits.
     progress : bool or callable
         Show a bar, or tell a function of each `Tick`.
+    allow : sequence of str
+        Stops to override, of `forsaken.unlearning.stops.STOPS`: "accuracy-loss" (the accuracy on labelled retain
+        samples falls by more than 2 points), "other-inputs" (the forget samples are scaled or laid out in another way
+        than retain or reference samples).
     **settings
         Settings of the method; see ``forsaken methods show NAME``, or its class in `forsaken.METHODS`.
 
@@ -162,4 +167,5 @@ def unlearn(
         forward=forward,
         seed=seed,
         progress=progress,
+        allow=allow,
     )

@@ -38,7 +38,7 @@ def test_full_finds_that_the_originals_remember(full):
     assert full.cost["models"] == 12
     assert any("4 originals" in warning for warning in full.warnings)
     assert "U-LiRA" in full.claim.shown
-    assert [alarm.name for alarm in full.alarms] == ["no-op", "over-forgetting"]
+    assert [alarm.name for alarm in full.alarms] == ["no-op", "over-forgetting", "under-forgetting"]
     assert Audit.model_validate_json(json.dumps(full.to_dict())) == full
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from forsaken import ShadowOracle
-from forsaken.auditing.judgement import accuracy_by_class, judge, verdict
+from forsaken.auditing.judgement import accuracy_by_class, judge, rates
 from forsaken.result import ByClass
 
 SURE, UNSURE, WRONG = [0.98, 0.01, 0.01], [0.4, 0.3, 0.3], [0.01, 0.98, 0.01]
@@ -74,7 +74,7 @@ def test_test_samples_are_compared_with_where_there_are_no_references() -> None:
 
 
 def test_there_is_no_rate_where_nothing_was_memorised(oracle: ShadowOracle) -> None:
-    assert verdict(oracle, RETRAINED, AFTER, None).fr is None
+    assert rates(oracle, RETRAINED, AFTER, None).fr is None
 
 
 def test_classes_without_a_sample_have_no_accuracy() -> None:

@@ -17,6 +17,7 @@ from rich.console import Console
 from forsaken.auditing.result import Audit
 from forsaken.cli.audit import _table
 from forsaken.jobs.output import held
+from forsaken.report.saved import read_run
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def saved(job: Path) -> Any:
-    return json.loads((job.parent / "forgotten" / "audit.json").read_bytes())
+    return json.loads((job.parent / "forgotten" / "audit-quick.json").read_bytes())
 
 
 def test_for_people(tmp_path: Path) -> None:
@@ -47,7 +48,7 @@ def test_for_people(tmp_path: Path) -> None:
         "not known (over-forgetting): it takes a retrained model",
         f"note: {found['warnings'][0]}",
         f"report: {out / 'report.html'}",
-        f"result: {out / 'audit.json'}",
+        f"result: {out / 'audit-quick.json'}",
         "12 samples",
         "as retrained",
     ):
@@ -85,20 +86,22 @@ def test_json_is_the_audit_and_nothing_else(tmp_path: Path) -> None:
     )
     ended = forsaken("audit", job, "--json")
     assert ended.code == 0
-    assert ended.json == saved(job)
+    assert ended.json | saved(job) == ended.json
+    assert ended.json["verdict_of_the_run"]["word"] == "not shown"
+    assert ended.json["unmet"] == []
     assert "building" in ended.err
 
 
 @pytest.mark.usefixtures("quick")
 def test_a_second_audit_replaces_the_first(tmp_path: Path) -> None:
     job = finished(tmp_path / "job")
-    (job.parent / "forgotten" / "audit.json").write_text("old")
+    (job.parent / "forgotten" / "audit-quick.json").write_text("old")
     before = digests(job.parent)
     assert forsaken("audit", job).code == 0
     assert saved(job)["profile"] == "quick"
     after = digests(job.parent)
     changed = {name for name in after if after[name] != before.get(name)}
-    assert changed == {"forgotten/audit.json", "forgotten/report.html"}
+    assert changed == {"forgotten/audit-quick.json", "forgotten/report.html"}
 
 
 @pytest.mark.usefixtures("quick")
@@ -124,7 +127,7 @@ def test_the_run_s_folder_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert f"run forsaken unlearn {job} first" in ended.err
     assert not (job.parent / "forgotten").exists()
     assert forsaken("audit", job, "--out", "elsewhere").code == 0
-    assert (tmp_path / "elsewhere" / "audit.json").is_file()
+    assert (tmp_path / "elsewhere" / "audit-quick.json").is_file()
 
 
 @pytest.mark.parametrize(
@@ -153,7 +156,7 @@ def test_tampered_weights_are_refused(tmp_path: Path) -> None:
     ended = forsaken("audit", job)
     assert ended.code == 2
     assert "is not what the run's certificate calls the weights after forgetting" in ended.err
-    assert not (job.parent / "forgotten" / "audit.json").exists()
+    assert not (job.parent / "forgotten" / "audit-quick.json").exists()
 
 
 def test_one_at_a_time(tmp_path: Path) -> None:
@@ -184,7 +187,7 @@ def test_unlearn_by_force_removes_the_audit(tmp_path: Path) -> None:
     job = finished(tmp_path / "job")
     assert forsaken("audit", job).code == 0
     assert forsaken("unlearn", job, "--force").code == 0
-    assert not (job.parent / "forgotten" / "audit.json").exists()
+    assert not (job.parent / "forgotten" / "audit-quick.json").exists()
 
 
 def test_what_the_model_itself_raises_is_told(tmp_path: Path) -> None:
@@ -213,7 +216,7 @@ def test_a_missing_oracle_is_a_note(tmp_path: Path) -> None:
 def test_the_help_promises_no_more_than_is_kept() -> None:
     told = " ".join(forsaken("audit", "--help").out.split())
     assert "A full audit of networks that was stopped goes on with the models that were finished." in told
-    assert "which does not mean that the samples are forgotten" in told
+    assert "Exit code 0: forgotten or not shown; 4: failed, or an alarm was raised" in told
 
 
 @pytest.mark.usefixtures("quick")
@@ -226,12 +229,41 @@ def test_an_audit_of_another_run_is_not_shown_as_this_one_s(tmp_path: Path, monk
     for name in ("certificate_sha256", "weights_sha256"):
         content = saved(job)
         content["settings"][name] = "0" * 64
-        (out / "audit.json").write_text(json.dumps(content))
+        (out / "audit-quick.json").write_text(json.dumps(content))
         ended = forsaken("report", out)
         assert ended.code == 2
-        assert f"audit.json does not belong to this run: its {name} is not that of certificate.json" in ended.err
+        assert f"audit-quick.json does not belong to this run: its {name} is not that of certificate.json" in ended.err
         assert "run forsaken audit again" in ended.err
         content["settings"].pop(name)
-        (out / "audit.json").write_text(json.dumps(content))
+        (out / "audit-quick.json").write_text(json.dumps(content))
         assert forsaken("report", out).code == 2
         assert forsaken("audit", job).code == 0
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_quick_audit_replaces_no_stronger_one(tmp_path: Path) -> None:
+    job = finished(tmp_path / "job")
+    out = job.parent / "forgotten"
+    assert forsaken("audit", job).code == 0
+    strong = saved(job) | {"profile": "full"}
+    strong["verdict"] = {"word": "failed", "line": "U-LiRA tells them.", "yardstick": None, "checks": []}
+    (out / "audit-full.json").write_text(json.dumps(strong))
+    before = (out / "audit-full.json").read_bytes()
+    ended = forsaken("audit", job, "--require", "not-failed")
+    assert (out / "audit-full.json").read_bytes() == before
+    assert ended.code == 4, "one failure is enough"
+    assert "verdict: failed: U-LiRA tells them." in ended.out
+    run = read_run(out)
+    assert run.audit is not None
+    assert run.audit.profile == "full", "the report shows the strongest"
+    assert [audit.profile for audit in run.audits] == ["quick", "full"]
+
+
+@pytest.mark.usefixtures("quick")
+def test_what_is_required_of_an_audit(tmp_path: Path) -> None:
+    job = finished(tmp_path / "job")
+    ended = forsaken("audit", job, "--require", "forgotten")
+    assert ended.code == 6
+    assert "Required was forgotten, and the verdict is not shown." in ended.out
+    assert forsaken("audit", job, "--require", "not-failed").code == 0
+    assert forsaken("audit", job, "--require", "nothing").code == 2

@@ -37,8 +37,8 @@ def test_fit_for_people(tmp_path: Path) -> None:
     assert rows["steps of each training"] == "15"
     assert rows["training"].endswith(" s for 2 models")
     assert (
-        "From request 3 on the table is cheaper than retraining for each request; for fewer requests retraining is "
-        "cheaper.\n" in ended.out
+        "training: from request 3 on where it takes 10% of it, and from request 5 on where it takes 50% of it. "
+        "forsaken unlearn tells where yours stands.\n" in ended.out
     )
     assert "Keep the table as safe as the training data" in ended.out
     assert "train models without a fold each" in ended.err, "there are bars"
@@ -53,7 +53,7 @@ def test_json_is_all_that_is_printed(tmp_path: Path) -> None:
     assert ended.code == 0, ended.err
     assert "building" in ended.err
     found = ended.json
-    assert (found["rows"], found["folds"], found["break_even"], found["notes"]) == (132, 2, 3, [])
+    assert (found["rows"], found["folds"], found["break_even"], found["notes"]) == (132, 2, {"0.1": 3, "0.5": 5}, [])
     shown = forsaken("references", "show", job, "--json").json
     assert shown == forsaken("references", "show", folder / TABLE, "--json").json
     assert {name: found[name] for name in shown} == shown
@@ -67,7 +67,7 @@ def test_show_needs_no_key(tmp_path: Path) -> None:
         ended = forsaken("references", "show", place)
         assert ended.code == 0, ended.err
         assert "over 100" in ended.out
-        assert "From request 3 on" in ended.out
+        assert "from request 3 on" in ended.out
         assert "The models kept in it remember rows" in ended.out
     assert digests(job.parent) == before
 

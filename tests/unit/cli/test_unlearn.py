@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from job_folders import digests, forsaken, result_of, start, write_job, write_world
 
+from forsaken.cli.exits import Exit
+
 FILES = [
     "certificate.json",
     "cleaned.parquet",
@@ -41,7 +43,9 @@ def test_for_people(folder: Path) -> None:
     job = write_job(folder, oracle=SHADOW | {"retrained": "retrained.safetensors"}, chain={"max_drift": 1e-6})
     ended = forsaken("unlearn", job)
     out, found = folder / "forgotten", result_of(folder / "forgotten")
-    assert ended.code == 0
+    assert ended.code == Exit.FAILED, "the default target keeps the label that was learnt"
+    assert found["verdict"]["word"] == "failed"
+    assert f"verdict: failed: {found['verdict']['line']}" in ended.out
     assert names(out) == FILES
     assert "forget 12 samples" in ended.out
     for name in ("fr", "cfr", "accuracy_after"):
@@ -54,7 +58,9 @@ def test_for_people(folder: Path) -> None:
     ):
         assert words in ended.out
     command = next(line for line in ended.out.splitlines() if line.startswith("check it:")).split(":", 1)[1]
-    assert forsaken(*shlex.split(command)[1:]).code == 0
+    checked = forsaken(*shlex.split(command)[1:])
+    assert checked.code == Exit.FAILED, "the certificate holds, and says that the forgetting failed"
+    assert f"The certificate says: failed: {found['verdict']['line']}" in checked.out
     page = (out / "report.html").read_text()
     assert f"{found['fr']:.3f}" in page or f"{found['fr']:.0%}" in page
 
@@ -63,7 +69,7 @@ def test_for_people(folder: Path) -> None:
 def test_json_is_nothing_but_json(folder: Path) -> None:
     ended = forsaken("unlearn", write_job(folder), "--json")
     assert ended.code == 0
-    assert set(ended.json) == {"folder", "files", "result"}
+    assert set(ended.json) == {"folder", "files", "result", "unmet"}
     assert ended.json["files"] == FILES
     assert ended.json["folder"] == str(folder / "forgotten")
     assert ended.json["result"] == result_of(folder / "forgotten")
@@ -164,7 +170,7 @@ def test_folders_with_odd_names(tmp_path: Path) -> None:
     ended = forsaken("unlearn", write_job(folder))
     assert ended.code == 0
     command = next(line for line in ended.out.splitlines() if line.startswith("check it:")).split(":", 1)[1]
-    assert forsaken(*shlex.split(command)[1:]).code == 0
+    assert forsaken(*shlex.split(command)[1:]).code == Exit.NOT_SHOWN
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "a/" * 3000])

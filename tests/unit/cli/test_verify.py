@@ -87,7 +87,8 @@ class TestVerify:
         words = ["--public-key", "signing.pem.pub", "--records", "forget.csv", "--record-key", "records.key"]
         done = run("verify", "c.json", "--weights", "m.pt", *words)
         assert done.exit_code == 0, done.output
-        lines = done.stdout.splitlines()
+        first, *lines = done.stdout.splitlines()
+        assert first == "The certificate says: forgotten: As a retrained model would be."
         assert [line.split()[:2] for line in lines[:4]] == [
             ["weights", "yes"],
             ["signature", "yes"],

@@ -293,7 +293,7 @@ def test_remedies_are_in_the_words_of_the_job(tmp_path: Path) -> None:
     assert "name an [oracle]" in told
     assert "[oracle] retrained" in told
     assert not re.search(r"\w=", told), told
-    assert json.loads((job.parent / "forgotten" / "audit.json").read_bytes())["warnings"] == list(found.warnings)
+    assert json.loads((job.parent / "forgotten" / "audit-quick.json").read_bytes())["warnings"] == list(found.warnings)
 
 
 def test_errors_of_the_audit_are_in_the_words_of_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -395,9 +395,9 @@ def test_quick_says_what_the_run_said_and_more(tmp_path: Path) -> None:
     assert found["forget_confidence"].before == pytest.approx(run_said["forget_confidence"]["before"])
     assert found["fr"].interval is not None
     after = digests(job.parent)
-    assert after.pop("forgotten/audit.json")
+    assert after.pop("forgotten/audit-quick.json")
     assert after == before, "nothing else was touched"
-    saved = json.loads((out / "audit.json").read_bytes())
+    saved = json.loads((out / "audit-quick.json").read_bytes())
     assert saved == found.to_dict()
     assert found.settings["weights_sha256"] == file_hash(out / "model.safetensors")
     assert found.settings["certificate_sha256"] == Certificate.read(out / "certificate.json").sha256
@@ -475,16 +475,16 @@ def test_a_new_run_removes_the_audit_of_the_old_one_unless_it_fails(tmp_path: Pa
     audited(job)
     with pytest.raises(InputError), output(out, force=True):
         raise InputError("no")
-    assert (out / "audit.json").is_file()
+    assert (out / "audit-quick.json").is_file()
     (out / "audit-models" / "x").mkdir(parents=True)
     (out / "mine.txt").write_text("mine")
     run(job, force=True)
     names = {path.name for path in out.iterdir()}
     assert "mine.txt" in names
-    assert not names & {"audit.json", "audit-models"}
+    assert not names & {"audit-quick.json", "audit-models"}
 
 
-@pytest.mark.parametrize("name", ["audit.json", "audit-models"])
+@pytest.mark.parametrize("name", ["audit-quick.json", "audit-models"])
 def test_weights_may_not_be_called_like_an_audit(tmp_path: Path, name: str) -> None:
     job = read_job(write_job(tmp_path))
     odd = job.model_copy(update={"model": job.model.model_copy(update={"weights": name})})

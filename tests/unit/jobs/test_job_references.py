@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import stat
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +54,11 @@ from forsaken.jobs.code import user_code
 from forsaken.jobs.configuration import by_references, method_of, read_job
 from forsaken.jobs.dry_run import dry_run
 from forsaken.jobs.output import inputs_of, outputs_of
-from forsaken.jobs.references import extend_table, fit_table, show_table
+from forsaken.jobs.references import extend_table, fit_table, show_table, when_it_pays
 from forsaken.jobs.verify import verify_certificate
 from forsaken.models.logits import predict_logits
 from forsaken.models.weights import fingerprint
+from forsaken.references.fitting import Costs
 from forsaken.references.rows import as_keys
 from forsaken.references.table import References, spread_of
 from forsaken.types import Tick
@@ -204,6 +206,18 @@ def test_the_table_decides_the_target_and_the_files(tmp_path: Path) -> None:
 # --- making it -------------------------------------------------------------------------------------------------------
 
 
+def test_a_run_says_whether_the_table_pays() -> None:
+    table = References.claimed(torch.eye(3), torch.eye(3) - 0.5)
+    assert when_it_pays(table, 1.0) == [], "nothing was trained"
+    table.origin = replace(table.origin, costs=Costs(38.4, 4))
+    (told,) = when_it_pays(table, 5.8)
+    assert told.endswith("with the 38.4 s of the table counted, it is cheaper from request 11 on")
+    (told,) = when_it_pays(table, 9.7)
+    assert (
+        told == "forgetting took 9.7 s, and retraining takes about 9.6 s: for requests like this one, retrain instead"
+    )
+
+
 def test_a_table_of_all_training_data(tmp_path: Path) -> None:
     folder = write_world(tmp_path / "job")
     (folder / "forget.parquet").unlink()
@@ -211,7 +225,8 @@ def test_a_table_of_all_training_data(tmp_path: Path) -> None:
     found = fit(job)
     wanted = {"rows": 132, "classes": 4, "folds": 3, "by": "row", "steps": 15, "seed": 0, "trainings": 3}
     assert {name: found[name] for name in wanted} == wanted
-    assert found["break_even"] == 4, "three trainings are made up for by the fourth request"
+    # three trainings, of which each request makes up for 0.9 or 0.5
+    assert found["break_even"] == {"0.1": 4, "0.5": 7}
     assert found["seconds_a_request"]["10"] == pytest.approx(found["training_seconds"] / 10)
     assert private(folder / TABLE)
     assert private(folder / SECRET)
@@ -490,7 +505,8 @@ def estimator(folder: Path, **changes: Any) -> Path:
 def test_an_estimator_from_its_table_to_the_next_one(tmp_path: Path, keep: bool) -> None:
     folder = write_world(tmp_path / "job")
     part(folder, slice(20, 132))
-    job = estimator(folder, references={"folds": 3, "keep_models": keep})
+    allow = {"allow": ["accuracy-loss"]}  # a linear model of 12 features has little room
+    job = estimator(folder, references={"folds": 3, "keep_models": keep}, output=allow)
     found = fit(job)
     assert (found["rows"], found["models_kept"], found["steps"]) == (112, 3 * keep, None)
     part(folder, slice(0, 132))
@@ -583,7 +599,8 @@ def test_other_methods_and_targets_keep_the_table_up_to_date(tmp_path: Path) -> 
     assert checked.words.endswith(", which the method did not go by")
     strange = write_job(
         folder, "strange.toml", references={}, method={"name": "gradient-ascent", "iterations": None},
-        data={"forget": {"path": "test.parquet", "ids": [0, 1]}, "test": None}, output={"folder": "strange"},
+        data={"forget": {"path": "test.parquet", "ids": [0, 1]}, "test": None},
+        output={"folder": "strange", "allow": ["unknown-records", "accuracy-loss"]},
     )  # fmt: skip
     notes = run(strange)["notes"]
     assert "the references were not used: gradient-ascent does not go by them" in notes

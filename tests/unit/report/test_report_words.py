@@ -18,7 +18,7 @@ def everything(result: dict[str, Any]) -> str:
 
 def test_a_whole_result() -> None:
     said = summary(typed(make_result(40)))
-    assert said.headline == "A request to forget 40 records, carried out in 1.25 s"
+    assert said.headline == "A request to forget 40 records, which took 1.25 s"
     assert "took 40 of the 40 records for training members before and 1 after" in said.done[1]
     assert "(forgetting rate 0.97; a model retrained without them: 0.90)" in said.done[1]
     assert (
@@ -100,7 +100,7 @@ def test_nothing_to_forget() -> None:
 
 
 def test_one_record() -> None:
-    assert summary(typed(make_result(1))).headline == "A request to forget 1 record, carried out in 1.25 s"
+    assert summary(typed(make_result(1))).headline == "A request to forget 1 record, which took 1.25 s"
     assert "rests on 1 record only" in everything(make_result(1))
     assert summary(typed(not_memorised(make_result(1)))).headline.endswith(
         "that the 1 record was not memorised is not shown"

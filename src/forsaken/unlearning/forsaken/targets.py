@@ -339,6 +339,7 @@ def claim_of(method: str, facts: Mapping[str, object]) -> Claim:
     known = CLAIMS.get(str(facts.get("target")))
     return known or Claim(
         method,
-        f"{_AIM} the model behaves as if it had not been trained on the forgotten samples.",
-        f"{method} gives no guarantee for a single sample. {_ATTACK}",
+        f"Nothing by itself: {method} has no measure of its own of how far it came.",
+        f"That the model answers like one that was not trained on the samples: only a comparison with such a model "
+        f"can show it. {_ATTACK}",
     )
