@@ -227,7 +227,7 @@ def _settle(folder: Path, inputs: list[Path]) -> None:
                 path.rmdir()
             else:
                 remove(path)
-        for name in told.old:
+        for name in reversed(told.old):  # the certificate last, here too: this may be interrupted as well
             if os.path.lexists(replaced / name):
                 move(replaced / name, folder / name)
         remove(listed)
@@ -243,7 +243,7 @@ def _read_list(folder: Path) -> _Move:
 
 
 def _leftovers(folder: Path, told: _Move, inputs: list[Path]) -> list[Path]:
-    """Return what a killed run had moved into sight, files before their folders.
+    """Return what a killed run had moved into sight: its certificate first, files before their folders.
 
     Whatever is not as that run left it is refused by name.
     """
@@ -268,7 +268,7 @@ def _leftovers(folder: Path, told: _Move, inputs: list[Path]) -> list[Path]:
                 files.append(path)
             else:
                 raise _refusal(folder, name, "is not as the killed run wrote it")
-    return [*files, *sorted(folders, reverse=True)]
+    return [*sorted(files, key=lambda path: path != folder / CERTIFICATE), *sorted(folders, reverse=True)]
 
 
 def _refusal(folder: Path, name: str, why: str) -> OutputError:

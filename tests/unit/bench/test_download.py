@@ -266,7 +266,7 @@ def test_no_network_is_a_clear_error(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_is_named(site: Site, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError, match=r"cannot write .*file/folder"):
+    with pytest.raises(OutputError, match=r"cannot make the folder .*file/folder"):
         fetch(site.archive(), tmp_path / "file" / "folder")
 
 

@@ -118,8 +118,10 @@ def test_a_result_is_replaced_by_force_only(folder: Path) -> None:
     assert ended.json["kind"] == "OutputError"
     assert "--force" in ended.json["error"]
     assert digests(folder) == before
-    assert forsaken("unlearn", job, "--force").code == 0
-    assert names(folder / "forgotten") == FILES
+    ended = forsaken("unlearn", job, "--force")
+    assert ended.code == 0
+    assert f"{folder / 'forgotten' / 'earlier'} keeps the certificates of earlier runs" in ended.out
+    assert names(folder / "forgotten") == sorted([*FILES, "earlier"])
 
 
 @pytest.mark.parametrize(

@@ -255,6 +255,30 @@ def test_a_failure_while_files_are_moved_leaves_the_earlier_result(
     assert {(goal / name).read_text() for name in ("a", "b", "c", "certificate.json")} == {"new"}
 
 
+@pytest.mark.parametrize("more", range(6))
+def test_an_undoing_that_is_interrupted_shows_no_certificate_without_its_result(
+    goal: Path, monkeypatch: pytest.MonkeyPatch, more: int
+) -> None:
+    real, count, files = Path.replace, 0, ("a", "b", "c", "certificate.json")
+
+    def replace(self: Path, target: Any) -> Path:
+        nonlocal count
+        count += not self.name.endswith(".draft")
+        if count == 7 or count > 7 + more:  # four were moved away and two in; some are put back
+            raise OSError(28, "No space left on device", str(target))
+        return real(self, target)
+
+    write(goal, *files, text="old")
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", replace)
+        with pytest.raises(OutputError, match="No space left"):
+            write(goal, *files, force=True)
+    there = {name: (goal / name).read_text() for name in files if (goal / name).exists()}
+    assert "certificate.json" not in there or there == dict.fromkeys(files, "old")
+    write(goal, *files, force=True)
+    assert {(goal / name).read_text() for name in files} == {"new"}
+
+
 def test_a_certificate_that_is_replaced_stays_with_its_keys(goal: Path) -> None:
     keys = ("records.key", "references.safetensors.key")
     for text in ("first", "second", "third"):
