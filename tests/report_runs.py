@@ -107,6 +107,7 @@ def make_result(count: int = 12, *, seed: int = 0, classes: list[str] | None = N
         "facts": {"target": "class-mean", "anchors": 25},
         "notes": ["the importance came from the reference samples"],
         "warnings": ["the key file can be read by others"],
+        "stays": ["The running statistics of 2 batch-norm layers stay as they were."],
         "settings": {"name": "forsaken", "target": "class-mean", "penalty": 0.001, "parameters": None},
         "job": {"model": {"factory": "pets:net"}, "output": {"mask": False}},
         "history": history,
@@ -303,6 +304,7 @@ def bare(result: dict[str, Any]) -> dict[str, Any]:
         "layers": [],
         "notes": [],
         "warnings": [],
+        "stays": [],
         "facts": {},
         "iterations": 0,
     }

@@ -317,6 +317,7 @@ class Result(Document):
     facts: Table
     notes: list[str]
     warnings: list[str]
+    stays: list[str] = []
     settings: Table
     job: Table | None
     history: list[Step]

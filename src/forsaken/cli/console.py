@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from forsaken._files import no_more_open_than
 from forsaken.progress import bars
 from forsaken.types import Progress, Tick
 
@@ -67,12 +68,16 @@ def at_work() -> Iterator[Progress]:
 
 @contextmanager
 def opened_job(path: Path) -> Iterator[Job]:
-    """Read a job file, and let the user's own code be imported from its folder inside the block."""
+    """Read a job file, and let the user's own code be imported from its folder inside the block.
+
+    What is written there is no more open than what the job reads.
+    """
     from forsaken.jobs.code import user_code
     from forsaken.jobs.configuration import read_job
+    from forsaken.jobs.output import sources_of
 
     job = read_job(path)
-    with user_code(job.folder):
+    with user_code(job.folder), no_more_open_than(sources_of(job)):
         yield job
 
 

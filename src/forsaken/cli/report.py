@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from forsaken._files import no_more_open_than
 from forsaken.cli.console import emit, say
 from forsaken.errors import OutputError, SettingsError
 
@@ -28,7 +29,7 @@ def report(
     """
     from forsaken.jobs.output import held
     from forsaken.report.page import render, render_several, write_page
-    from forsaken.report.saved import REPORT, read_run
+    from forsaken.report.saved import ARRAYS, AUDIT, CERTIFICATE, REPORT, RESULT, read_run
 
     chosen = list(dict.fromkeys(runs))
     if len(chosen) < len(runs):
@@ -41,7 +42,8 @@ def report(
     if goal.exists() and not own and not force:
         raise OutputError(f"{goal} is there already; give another file with --out, or replace it with --force")
     # An audit writes its result and then the page: in between, the old result must not become the page again.
-    with held(chosen[0]) if own and chosen[0].is_dir() else nullcontext():
+    files = [folder / name for folder in chosen for name in (RESULT, ARRAYS, CERTIFICATE, AUDIT)]
+    with no_more_open_than(files), held(chosen[0]) if own and chosen[0].is_dir() else nullcontext():
         found = [read_run(folder) for folder in chosen]
         page = render(found[0]) if len(found) == 1 else render_several(found)
         write_page(goal, page)

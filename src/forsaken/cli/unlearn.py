@@ -77,7 +77,8 @@ def _tell(folder: Path, outcome: Outcome, public: Path | None) -> None:
     nothing = result.stopped == "not-memorised"
     what = f"{asked}: nothing to forget, no weight was changed" if nothing else f"{asked}, carried out"
     print_table(result_table(result, f"{what} (one run)"))
-    note(*result.notes, *result.warnings, *(result.chain.advice if result.chain else ()))
+    advice = result.chain.advice if result.chain else ()
+    note(*result.notes, *result.warnings, *advice, *(f"left to do: {text}" for text in result.stays))
     key, twin = folder / RECORD_KEY, folder / REFERENCES_KEY
     if key.exists():
         both = f", and the same in {twin}" if outcome.certificate.references and twin.exists() else ""

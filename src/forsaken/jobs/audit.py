@@ -31,7 +31,7 @@ from forsaken.jobs.output import AUDIT, AUDIT_MODELS, CERTIFICATE, RECORD_KEY, R
 from forsaken.jobs.references import Refit, training_of, training_problems
 from forsaken.jobs.rows import NONMEMBERS, Reader, Rows
 from forsaken.jobs.run import oracle_of
-from forsaken.jobs.sets import JobSets, prepared_for, read_sets
+from forsaken.jobs.sets import JobSets, prepared_for, prepared_rows, read_sets
 from forsaken.metrics import FEW
 from forsaken.models.logits import posteriors
 from forsaken.models.train import Training, steps_of, train
@@ -295,9 +295,12 @@ def read_inputs(plan: AuditPlan, progress: Progress = silent) -> JobAudit:
     check_there(job, references=False)  # the run advised to delete the table of references
     progress(Tick("read", 0, 1))
     loaded = load_model(job)
-    after = load_model(job, plan.folder / weights_name(job)).model
-    sets = read_sets(job, loaded, Reader(job, progress), audit=True)
-    answers = posteriors(loaded.model, Samples(sets.forget.inputs), forward=loaded.forward)
+    new = load_model(job, plan.folder / weights_name(job))
+    after = new.model
+    # What can be observed is what the new pipeline answers: its vocabulary may be smaller than the old one's.
+    sets = read_sets(job, new, Reader(job, progress), audit=True)
+    asked = prepared_rows(job, loaded, sets.rows["forget"])
+    answers = posteriors(loaded.model, Samples(asked.inputs), forward=loaded.forward)
     warnings = _check_forgotten(job, plan.folder, certificate, sets, answers)
     if trains:
         _check_labels(sets)

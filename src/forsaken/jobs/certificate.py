@@ -327,7 +327,10 @@ class Envelope(Part):
 
 
 class Certificate(Part):
-    """What a run did, in a form that can be hashed, signed and checked by others. It holds no record and no path."""
+    """What a run did, in a form that can be hashed, signed and checked by others. It holds no record and no path.
+
+    `stays` says what saw the records and is as it was: vocabularies, fitted steps, running statistics.
+    """
 
     time: Time
     version: Words
@@ -342,6 +345,7 @@ class Certificate(Part):
     chain: Chain
     mask: MaskFate
     references: ReferenceTable | None = None
+    stays: tuple[Words, ...] = ()
     signature: Signature | None = Field(default=None, exclude=True)
 
     @classmethod
@@ -510,6 +514,7 @@ def make_certificate(
         chain=Chain(links=chain.links),
         mask=MaskFate(kept=mask_kept),
         references=references,
+        stays=tuple(result.stays),
     )
 
 

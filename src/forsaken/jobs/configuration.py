@@ -228,6 +228,23 @@ class Settings(BaseModel):
         return {name: value for name, value in serialised(self).items() if value not in (None, {}, [], ())}
 
 
+_SECRET = re.compile(r"pass|pwd|secret|token|key|cred|auth|salt", re.IGNORECASE)
+
+
+def told(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments as files and pages show them: their names, and of the values only numbers, true and false.
+
+    A text may be a password, or an address that holds one, whatever its name is; and a number may be, by its name.
+
+    >>> told({"classes": 10, "source": "db://anna:pw@host", "api_token": 123456})
+    {'classes': 10, 'source': 'not kept', 'api_token': 'not kept'}
+    """
+    return {
+        name: value if isinstance(value, bool | int | float) and not _SECRET.search(name) else "not kept"
+        for name, value in arguments.items()
+    }
+
+
 class Source(Settings):
     """A set of data: a file or folder, a function, or a part of another set."""
 
@@ -236,7 +253,7 @@ class Source(Settings):
     path: PathText | None = Field(default=None, description='a path such as "forget.parquet"')
     python: Function | None = None
     of: str | None = Field(default=None, description='the name of another set of [data], such as "train"')
-    arguments: dict[str, Any] = Field(default={}, description="a table such as { year = 2024 }")
+    arguments: dict[str, Any] = Field(default={}, repr=False, description="a table such as { year = 2024 }")
     ids: Annotated[list[Any] | str, AfterValidator(_ids)] | None = Field(
         default=None, repr=False, description='a list such as [1, 2], or a file with one id a line such as "ids.txt"'
     )
@@ -246,6 +263,10 @@ class Source(Settings):
     @classmethod
     def _from_text(cls, value: Any) -> Any:
         return {"path": value} if isinstance(value, str) else value
+
+    @field_serializer("arguments")
+    def _without_secrets(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        return told(arguments)
 
     @field_serializer("ids")
     def _count_ids(self, ids: list[Any] | str | None) -> int | str | None:
@@ -270,7 +291,7 @@ class ModelSettings(Settings):
 
     weights: WeightsPath = Field(description='a path such as "model.safetensors"')
     factory: Function | None = None
-    arguments: dict[str, Any] = Field(default={}, description="a table such as { classes = 10 }")
+    arguments: dict[str, Any] = Field(default={}, repr=False, description="a table such as { classes = 10 }")
     forward: Function | None = None
     device: str = Field(
         default="cpu", pattern=r"^(cpu|mps|cuda(:[0-9]{1,3})?)$", description='"cpu", "cuda", "cuda:1" or "mps"'
@@ -278,6 +299,10 @@ class ModelSettings(Settings):
     trusted: tuple[Annotated[str, Field(strict=True), _check(_is_type)], ...] = Field(
         default=(), strict=False, description='a list of types such as ["package.Type"]'
     )
+
+    @field_serializer("arguments")
+    def _without_secrets(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        return told(arguments)
 
     def _rules(self) -> Iterator[Problem]:
         suffix = _suffix(self.weights)
@@ -425,6 +450,7 @@ class OutputSettings(Settings):
 
     folder: PathText = Field(description='a folder such as "forgotten"')
     mask: bool = Field(default=False, description=_TRUE_OR_FALSE)
+    batch_norm: Literal["recompute"] | None = Field(default=None, description='"recompute", or nothing')
     cleaned: Literal["dataset", "rows", "none"] = Field(default="dataset", description='"dataset", "rows" or "none"')
     per_record: bool = Field(default=False, description=_TRUE_OR_FALSE)
     record_key: PathText | None = Field(default=None, description='a path such as "records.key"')
@@ -454,7 +480,7 @@ class Job(Settings):
         return self.folder / Path(text).expanduser()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the settings JSON-ready, as the tables of the file; of ids only their count.
+        """Return the settings JSON-ready, as the tables of the file; of ids only their count, no text of arguments.
 
         [audit] is left out: it decides nothing of a run, and may be written after it.
         """
@@ -483,6 +509,14 @@ class Job(Settings):
         if self.output.mask and method is not None and not method.keeps_mask:
             what = f"is true, but {self.method.name} has no mask"
             yield Problem(("output", "mask"), what, remedy="leave mask out")
+        if self.output.batch_norm == "recompute":
+            what = 'is "recompute", which '
+            if self.data.train is None:
+                needs = f"{what}measures on the kept rows of train, and [data] has none"
+                yield Problem(("output", "batch_norm"), needs, remedy="add train, or leave batch_norm out")
+            if self.output.mask:
+                needs = f"{what}changes more than weights, so that no mask leads back to the old model"
+                yield Problem(("output", "batch_norm"), needs, remedy="leave mask or batch_norm out")
         cleaned = self.output.cleaned
         if "cleaned" in self.output.model_fields_set and cleaned != "none" and self.data.train is None:
             what = f"is {cleaned!r}, but [data] has no train to clean"
@@ -703,7 +737,7 @@ def _expected(at: Where) -> str:
 
 def _wrong(at: Where, value: object) -> Problem:
     may_hold_ids = isinstance(value, dict | list) and (len(at) != 2 or _model_in(_field(at).annotation) is not None)
-    if at[-1] != "ids" and not may_hold_ids:
+    if at[-1] not in ("ids", "arguments") and not may_hold_ids:
         return Problem(at, "", value, _expected(at))
     kind = "a table" if isinstance(value, dict) else "a list" if isinstance(value, list) else None
     return Problem(at, f"is {kind or f'a value of type {type(value).__name__}'}", expected=_expected(at))

@@ -302,6 +302,17 @@ class EstimatorFile(Format):
         with create(goal) as file:
             skops.io.dump(whole, file)
 
+    @property
+    def pipeline(self) -> Any:
+        """The whole pipeline; None where the file holds a classifier alone."""
+        return None if self._steps is None else self._whole
+
+    def with_pipeline(self, whole: Any) -> EstimatorFile:
+        """Return the same format with another pipeline of the same steps."""
+        twin = copy.copy(self)
+        twin._whole, twin._steps, twin.model = whole, whole[:-1], whole[-1]
+        return twin
+
     def prepare(self, parts: Sequence[Records]) -> list[Any] | None:
         """Return what the pipeline's earlier steps make of the records."""
         return [self._transformed(records) for records in parts]
@@ -312,7 +323,9 @@ class EstimatorFile(Format):
         if self._steps is None:
             return None if records.kind == "text" else given
         try:
-            return self._steps.transform(given)
+            found = self._steps.transform(given)
+            # Counts of words are whole numbers, which a linear layer does not multiply.
+            return found.astype(self.model.coef_.dtype) if found.dtype.kind in "iub" else found
         except (ValueError, TypeError, AttributeError) as error:
             # the type alone: scikit-learn's own text may quote a value
             raise InputError(
@@ -388,8 +401,13 @@ class HuggingFaceFolder(Format):
         settings = {"padding": "max_length", "truncation": True, "max_length": max(lengths), "return_tensors": "pt"}
         return [dict(tokenizer(records.content.tolist(), **settings)) for records in parts]
 
+    @property
+    def has_tokenizer(self) -> bool:
+        """Whether there is a tokenizer in the folder."""
+        return any((self._folder / name).is_file() for name in _TOKENIZERS) or bool(list(self._folder.glob("*.model")))
+
     def _tokenizer(self) -> Any:
-        if not any((self._folder / name).is_file() for name in _TOKENIZERS) and not list(self._folder.glob("*.model")):
+        if not self.has_tokenizer:
             raise ModelError(
                 f"{self._folder} has no tokenizer; save it there with tokenizer.save_pretrained(folder), or name a "
                 "function with prepare ="

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ from forsaken.jobs.output import ARRAYS, MASK, RECORD_KEY, RESULT, check_there, 
 from forsaken.jobs.references import Table, hand_on, key_place, table_for
 from forsaken.jobs.rows import Reader
 from forsaken.jobs.sets import JobSets, prepared_for, read_sets
+from forsaken.jobs.stays import forgotten_by_removal, measured_again, what_stays, without_vocabulary
 from forsaken.models.logits import Forward, as_module, posteriors
 from forsaken.models.weights import changes, drift, fingerprint
 from forsaken.oracles.shadow import ShadowOracle, top_posteriors
@@ -168,7 +169,7 @@ def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Pa
     The records are hashed with the key that the job names, or else with that of `key_file` (of an earlier run, whose
     certificate could not be checked without it), or else with a new one.
     """
-    start = time.perf_counter()
+    begun = time.perf_counter()
     check_there(job)
     old, goal = job.resolve(job.model.weights), folder / weights_name(job)
     key, warnings = _record_key(job, folder, key_file)
@@ -181,9 +182,12 @@ def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Pa
             "public key of whoever signed it in [chain] signers"
         )
     ready = prepare_job(job, progress)
-    unlearned = unlearn_prepared(ready, progress)
-    _write_weights(ready, unlearned, old, goal)
-    answers = _answers(ready, unlearned.model, progress)
+    start = without_vocabulary(job, ready.loaded, ready.sets)
+    smaller = replace(ready, loaded=start.loaded, sets=start.sets)
+    unlearned = forgotten_by_removal(start, unlearn_prepared(smaller, progress))
+    measured = 0 if unlearned.stopped == "not-memorised" else measured_again(job, start, unlearned.model)
+    _write_weights(smaller, unlearned, old, goal, unchanged=not start.removed)
+    answers = _answers(ready, start.sets, unlearned.model, progress)
     found = judge_prepared(ready, answers)
     warnings += doubts(ready, found)
     moved = drift(as_module(ready.loaded.model), as_module(unlearned.model))
@@ -204,7 +208,8 @@ def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Pa
         max_accuracy_loss=job.chain.max_accuracy_loss,
     )
     cleaned = clean(job, ready.sets.rows, folder, warnings, progress)
-    notes, stated = [*ready.sets.notes, *unlearned.notes], None
+    done, stays = what_stays(job, start, measured)
+    notes, stated = [*ready.sets.notes, *unlearned.notes, *done], None
     if ready.table is not None:
         handed_on = hand_on(ready.table, job, ready.loaded, ready.sets, unlearned.model, folder, progress)
         stated, notes, warnings = handed_on[0], notes + handed_on[1], warnings + handed_on[2]
@@ -228,6 +233,7 @@ def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Pa
         facts={**unlearned.details.facts, "drift": moved},
         notes=notes,
         warnings=warnings,
+        stays=stays,
         job=job.to_dict(),
     )
     public = without_records(result)  # what others are handed, whatever the folder keeps
@@ -243,7 +249,7 @@ def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Pa
         hashes,
         chain,
         read_as=_read_as(ready),
-        total_seconds=time.perf_counter() - start,
+        total_seconds=time.perf_counter() - begun,
         mask_kept=kept,
         references=stated,
     )
@@ -398,9 +404,12 @@ def _record_key(job: Job, folder: Path, earlier: Path | None) -> tuple[bytes, li
     return key, [] if warning is None else [warning]
 
 
-def _write_weights(ready: Prepared, unlearned: Unlearned[Any], old: Path, goal: Path) -> None:
-    """Write the new weights, and read them again: the file must hold the model that is judged."""
-    if fingerprint(as_module(unlearned.model)) == fingerprint(as_module(ready.loaded.model)):
+def _write_weights(ready: Prepared, unlearned: Unlearned[Any], old: Path, goal: Path, *, unchanged: bool) -> None:
+    """Write the new weights, and read them again: the file must hold the model that is judged.
+
+    Equal weights are a copy of the file, where what stands around them is `unchanged`.
+    """
+    if unchanged and fingerprint(as_module(unlearned.model)) == fingerprint(as_module(ready.loaded.model)):
         copy_path(old, goal)
         return
     try:
@@ -418,12 +427,15 @@ def _write_weights(ready: Prepared, unlearned: Unlearned[Any], old: Path, goal: 
         )
 
 
-def _answers(ready: Prepared, after: object, progress: Progress) -> dict[str, dict[str, Array]]:
-    """Return the posteriors of the model before, the model after and, where the job names one, a retrained model."""
+def _answers(ready: Prepared, taken: JobSets, after: object, progress: Progress) -> dict[str, dict[str, Array]]:
+    """Return the posteriors of the model before, the model after and, where the job names one, a retrained model.
+
+    `taken` are the sets as the model after takes them.
+    """
     job, sets, forward = ready.job, ready.sets, ready.loaded.forward
     found = {
         "before": answers_of(ready.loaded.model, sets.parts, forward, progress, 0),
-        "after": answers_of(after, sets.parts, forward, progress, len(JUDGED)),
+        "after": answers_of(after, taken.parts, forward, progress, len(JUDGED)),
     }
     if job.oracle is not None and job.oracle.retrained is not None:
         other = load_model(job, job.resolve(job.oracle.retrained))

@@ -75,6 +75,7 @@ def left_to_do(result: Result, certificate: Certificate | None = None) -> list[s
             "Replace every copy of the old weights, backups and deployments included: the old weights still remember."
         )
     found += _cleaning(result)
+    found += result.stays
     if changed(result) and (certificate is None or certificate.mask.kept):
         found.append(
             "Delete the mask, if one was kept, once it is no longer needed: together with the new weights it restores "
