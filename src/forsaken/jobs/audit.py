@@ -186,6 +186,7 @@ def audit_job(plan: AuditPlan, progress: Progress = silent, *, engine: str = "lo
                 training=read.training,
                 method=method_of(job),
                 references=held_out,
+                neighbours=None if job.audit.neighbours == "none" else job.audit.neighbours,
                 models=plan.models or None,
                 folder=plan.folder / AUDIT_MODELS,
                 engine=engine,

@@ -428,6 +428,9 @@ class AuditSettings(Settings):
     )
     recipe: RecipeSettings | None = None
     nonmembers: Source | None = None
+    neighbours: Literal["auto", "none", "mirror-shift", "word-dropout"] = Field(
+        default="auto", description='"auto", "none", "mirror-shift" or "word-dropout"'
+    )
 
 
 class ChainSettings(Settings):
