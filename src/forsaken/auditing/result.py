@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator, mod
 
 from forsaken.errors import InputError
 from forsaken.metrics import Roc
-from forsaken.result import Count, Document, Part, Share, Table
+from forsaken.result import Count, Digest, Document, Part, Share, Table
 from forsaken.result import Number as Finite
 from forsaken.types import Array
 
@@ -171,6 +171,8 @@ class Audit(Document):
         What the pictures show, where the profile has it.
     settings, provenance : dict
         What decided the audit, and where it was made.
+    mac : str or None
+        The seal of an audit of a job: see `forsaken.jobs.seal`.
     """
 
     kind: ClassVar[str] = "forsaken.audit"
@@ -188,6 +190,7 @@ class Audit(Document):
     klom: Annotated[tuple[Divergence, ...], Field(max_length=3)]
     settings: Table
     provenance: Table
+    mac: Digest | None = None
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> Audit:

@@ -38,9 +38,10 @@ def audit(
 
     Example: forsaken audit forsaken.toml --profile standard
     """
+    from forsaken._keys import read_record_key
     from forsaken.engine import check_engine
     from forsaken.jobs.audit import audit_cost, audit_job, plan_audit
-    from forsaken.jobs.output import held
+    from forsaken.jobs.output import held, record_key_of
 
     check_engine(engine)
     with opened_job(job) as read:
@@ -53,7 +54,8 @@ def audit(
                     cost = audit_cost(plan, progress)
                 else:
                     found = audit_job(plan, progress, engine=engine)
-                    write_page(folder, progress)
+                    key = record_key_of(read, folder)
+                    write_page(folder, progress, read_record_key(key) if key.is_file() else None)
     if dry_run:
         (emit if as_json else _show_cost)(cost)
         return

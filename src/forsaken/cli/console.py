@@ -81,12 +81,12 @@ def opened_job(path: Path) -> Iterator[Job]:
         yield job
 
 
-def write_page(folder: Path, progress: Progress) -> Path:
+def write_page(folder: Path, progress: Progress, record_key: bytes | None = None) -> Path:
     """Write the report of the run in `folder`, with a bar of its own."""
     from forsaken.report.page import write_report
 
     progress(Tick("write the report", 0, 1))
-    page = write_report(folder)
+    page = write_report(folder, record_key)
     progress(Tick("write the report", 1, 1))
     return page
 

@@ -329,7 +329,8 @@ class Envelope(Part):
 class Certificate(Part):
     """What a run did, in a form that can be hashed, signed and checked by others. It holds no record and no path.
 
-    `stays` says what saw the records and is as it was: vocabularies, fitted steps, running statistics.
+    `stays` says what saw the records and is as it was: vocabularies, fitted steps, running statistics. `files` has the
+    SHA-256 of each file of results that the run wrote besides the weights, by name.
     """
 
     time: Time
@@ -346,6 +347,7 @@ class Certificate(Part):
     mask: MaskFate
     references: ReferenceTable | None = None
     stays: tuple[Words, ...] = ()
+    files: dict[Words, Digest] = Field(default={})
     signature: Signature | None = Field(default=None, exclude=True)
 
     @classmethod
@@ -470,6 +472,7 @@ def make_certificate(
     total_seconds: float,
     mask_kept: bool,
     references: ReferenceTable | None = None,
+    files: Mapping[str, str] | None = None,
 ) -> Certificate:
     """Build the certificate of a run, unsigned.
 
@@ -492,6 +495,8 @@ def make_certificate(
         Whether the mask was written to a file.
     references : ReferenceTable, optional
         The table of references that the run read.
+    files : mapping of str to str, optional
+        The SHA-256 of each file of results, by name.
     """
     return Certificate(
         time=chain.links[-1].time,
@@ -515,6 +520,7 @@ def make_certificate(
         mask=MaskFate(kept=mask_kept),
         references=references,
         stays=tuple(result.stays),
+        files=dict(files or {}),
     )
 
 

@@ -55,6 +55,12 @@ def inputs_of(job: Job) -> list[Path]:
     return [job.path, *(job.resolve(text) for text in texts if text is not None), *table_files(job)]
 
 
+def record_key_of(job: Job, folder: Path) -> Path:
+    """Return where the record key of a job's run in `folder` lies."""
+    named = job.output.record_key
+    return folder / RECORD_KEY if named is None else job.resolve(named)
+
+
 def sources_of(job: Job) -> list[Path]:
     """Return the files and folders that decide who may read what a job writes: all that it reads but keys and tables.
 

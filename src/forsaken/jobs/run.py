@@ -33,6 +33,7 @@ from forsaken.jobs.certificate import (
     ReadAs,
     Weights,
     extend,
+    file_hash,
     find_previous,
     make_certificate,
 )
@@ -252,6 +253,7 @@ def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Pa
         total_seconds=time.perf_counter() - begun,
         mask_kept=kept,
         references=stated,
+        files={name: file_hash(folder / name) for name in (RESULT, ARRAYS)},
     )
     if signing is not None:
         certificate = certificate.sign(signing)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+from forsaken._keys import read_record_key
 from forsaken.auditing.result import Audit
 from forsaken.errors import OutputError
 from forsaken.jobs.certificate import Certificate
 from forsaken.jobs.disclosure import LEAST_RECORDS
-from forsaken.jobs.output import ARRAYS, AUDIT, CERTIFICATE, REPORT, RESULT
+from forsaken.jobs.output import ARRAYS, AUDIT, CERTIFICATE, RECORD_KEY, REPORT, RESULT
+from forsaken.jobs.seal import changed_files, is_sealed, seal_key
 from forsaken.result import Result
 from forsaken.types import Array
 
@@ -38,6 +41,10 @@ class Run:
         result has `samples`.
     certificate, audit : Certificate or None, Audit or None
         The content of certificate.json and audit.json, where they are there.
+    mismatches : tuple of str
+        What was changed, or put there by somebody else, as sentences: then the page must not be relied on.
+    unchecked : tuple of str
+        What could not be checked, as sentences.
     """
 
     name: str
@@ -45,10 +52,16 @@ class Run:
     arrays: Mapping[str, Array]
     certificate: Certificate | None = None
     audit: Audit | None = None
+    mismatches: tuple[str, ...] = ()
+    unchecked: tuple[str, ...] = ()
 
 
-def read_run(folder: Path) -> Run:
-    """Read and check the run in `folder`; whatever is wrong with it is an `OutputError` that says what to do."""
+def read_run(folder: Path, *, keys: Sequence[Ed25519PublicKey] = (), record_key: bytes | None = None) -> Run:
+    """Read and check the run in `folder`; whatever is wrong with it is an `OutputError` that says what to do.
+
+    Files that can be read and are not those of the run are named in `Run.mismatches`. The certificate must be signed by
+    one of `keys`, where some are given; `record_key` is the key of the audit's seal, by default the one in the folder.
+    """
     if not folder.is_dir():
         raise OutputError(f"{folder} is not a folder", remedy=f"give the output folder of a run, which holds {RESULT}")
     if not (folder / RESULT).is_file():
@@ -63,7 +76,38 @@ def read_run(folder: Path) -> Run:
     if (folder / AUDIT).exists():
         audit = Audit.read(folder / AUDIT)
         _check_ties(folder / AUDIT, audit, result, certificate)
-    return Run(folder.resolve().name, result, arrays, certificate, audit)
+    if record_key is None and (folder / RECORD_KEY).is_file():
+        record_key = read_record_key(folder / RECORD_KEY)
+    found = list(_seals(folder, certificate, audit, keys, record_key))
+    wrong = tuple(told for told, passed in found if passed is False)
+    unchecked = tuple(told for told, passed in found if passed is None)
+    return Run(folder.resolve().name, result, arrays, certificate, audit, wrong, unchecked)
+
+
+def _seals(
+    folder: Path,
+    certificate: Certificate | None,
+    audit: Audit | None,
+    keys: Sequence[Ed25519PublicKey],
+    record_key: bytes | None,
+) -> Iterator[tuple[str, bool | None]]:
+    """Yield a sentence for each file that is not as it was written (False), or of which that is not known (None)."""
+    if certificate is None:
+        return
+    for name in changed_files(certificate, folder):
+        yield f"{name} is not the file of this run: it was changed after the certificate was written.", False
+    if keys and certificate.signer(keys) is None:
+        yield f"{CERTIFICATE} is not signed by the given key, or was changed since.", False
+    elif not keys:
+        yield (
+            f"Who wrote {CERTIFICATE} was not checked: whoever can write to the folder could have changed it together "
+            "with the results. Give the signer's key: forsaken report --public-key.",
+            None,
+        )
+    if audit is not None and record_key is None:
+        yield f"Who wrote {AUDIT} was not checked: give the record key: forsaken report --record-key.", None
+    elif audit is not None and record_key is not None and not is_sealed(audit, seal_key(record_key, certificate)):
+        yield f"{AUDIT} was not written by an audit of this run, or was changed since.", False
 
 
 def _check_ties(path: Path, audit: Audit, result: Result, certificate: Certificate | None) -> None:
