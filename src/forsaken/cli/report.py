@@ -36,9 +36,9 @@ def report(
     Example: forsaken report forgotten --public-key signing.pem.pub
     """
     from forsaken._keys import read_public_key, read_record_key
-    from forsaken.jobs.output import held
+    from forsaken.jobs.output import ARRAYS, AUDIT, CERTIFICATE, REPORT, RESULT, held
     from forsaken.report.page import render, render_several, write_page
-    from forsaken.report.saved import ARRAYS, AUDIT, CERTIFICATE, REPORT, RESULT, read_run
+    from forsaken.report.saved import read_run
 
     chosen = list(dict.fromkeys(runs))
     if len(chosen) < len(runs):

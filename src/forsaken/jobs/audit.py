@@ -34,7 +34,7 @@ from forsaken.jobs.run import oracle_of
 from forsaken.jobs.seal import seal_key, sealed
 from forsaken.jobs.sets import JobSets, prepared_for, prepared_rows, read_sets
 from forsaken.metrics import FEW
-from forsaken.models.logits import posteriors
+from forsaken.models.logits import called_plainly, posteriors
 from forsaken.models.train import Training, steps_of, train
 from forsaken.oracles.shadow import ShadowOracle
 from forsaken.references.fitting import CUSTOM
@@ -473,8 +473,9 @@ def _seconds_a_training(read: JobAudit, progress: Progress) -> float:
         start = time.perf_counter()
         if isinstance(training, Training):
             recipe, device = training.recipe, training.device
+            build = called_plainly(training.build, data, read.loaded.forward)
             stage = "train for some steps"
-            train(training.build, data, recipe, seed=0, device=device, steps=steps, progress=progress, stage=stage)
+            train(build, data, recipe, seed=0, device=device, steps=steps, progress=progress, stage=stage)
         else:
             training(data, 0)
         return time.perf_counter() - start

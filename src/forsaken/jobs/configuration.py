@@ -292,6 +292,7 @@ class ModelSettings(Settings):
     weights: WeightsPath = Field(description='a path such as "model.safetensors"')
     factory: Function | None = None
     arguments: dict[str, Any] = Field(default={}, repr=False, description="a table such as { classes = 10 }")
+    base: PathText | None = Field(default=None, description='a path such as "bert-base" or "config.json"')
     forward: Function | None = None
     device: str = Field(
         default="cpu", pattern=r"^(cpu|mps|cuda(:[0-9]{1,3})?)$", description='"cpu", "cuda", "cuda:1" or "mps"'
@@ -314,6 +315,9 @@ class ModelSettings(Settings):
                 what = f"a {suffix} file" if suffix else "a Hugging Face folder"
                 what = f"means nothing for {what}, which holds the whole model"
                 yield Problem((key,), what, remedy="leave it out")
+        if self.base is not None and suffix:
+            what = "means nothing for weights that are no Hugging Face folder"
+            yield Problem(("base",), what, remedy="leave it out")
         if "trusted" in self.model_fields_set and suffix != ".skops":
             what = "means nothing for weights that do not end in .skops"
             yield Problem(("trusted",), what, remedy="leave it out")

@@ -46,7 +46,7 @@ _KEPT = (CERTIFICATE, RECORD_KEY, REFERENCES_KEY)
 
 def inputs_of(job: Job) -> list[Path]:
     """Return every file and folder that a job reads."""
-    texts = [job.model.weights, job.chain.previous, job.output.record_key, job.output.signing_key]
+    texts = [job.model.weights, job.model.base, job.chain.previous, job.output.record_key, job.output.signing_key]
     if job.oracle is not None:
         texts += [job.oracle.file, job.oracle.weights, job.oracle.retrained]
     for source in job.sources.values():

@@ -34,7 +34,7 @@ from forsaken.errors import (
 from forsaken.jobs.certificate import ReferenceTable, file_hash
 from forsaken.jobs.code import UserModel, call, find, inherited
 from forsaken.jobs.configuration import LARGEST_SEED, NAME, Job, ReferenceSettings, method_of, read_job
-from forsaken.jobs.formats import PROGRAM, SKOPS, EstimatorFile, Format, load_model
+from forsaken.jobs.formats import PROGRAM, SKOPS, EstimatorFile, Format, HuggingFaceFolder, load_model
 from forsaken.jobs.output import REFERENCES, REFERENCES_KEY, held, inputs_of
 from forsaken.jobs.rows import Reader, Rows
 from forsaken.jobs.sets import JobSets, read_train, read_unseen
@@ -91,13 +91,17 @@ class Refit:
 def training_problems(job: Job, otherwise: str) -> list[SettingsError]:
     """Return every reason why no model can be trained like the job's; `otherwise` is what else the user can do."""
     weights, found = job.resolve(job.model.weights), []
-    if weights.is_dir() or weights.suffix.lower() in PROGRAM:
-        what = "the folder of a Hugging Face model" if weights.is_dir() else "a .pt2 program"
-        problem = f"[model] weights is {what}, and nothing in it says how to train another from the start"
+    if weights.suffix.lower() in PROGRAM:
+        problem = "[model] weights is a .pt2 program, and nothing in it says how to train another from the start"
         found.append(SettingsError(problem, field="weights", remedy=otherwise))
-    elif weights.suffix.lower() not in SKOPS and job.audit.recipe is None:
-        expected = f"how the model was trained, such as {_RECIPE}"
-        found.append(SettingsError("[audit] recipe is missing", field="recipe", expected=expected))
+    elif weights.suffix.lower() not in SKOPS:
+        if weights.is_dir() and job.model.base is None:
+            problem = "[model] weights is the folder of a Hugging Face model, and nothing says what it was trained from"
+            expected = 'base = "folder" in [model], or base = "config.json" for a training from random weights'
+            found.append(SettingsError(problem, field="base", expected=expected, remedy=f"or {otherwise}"))
+        if job.audit.recipe is None:
+            expected = f"how the model was trained, such as {_RECIPE}"
+            found.append(SettingsError("[audit] recipe is missing", field="recipe", expected=expected))
     if job.data.train is None:
         found.append(SettingsError("[data] train is missing", field="train", expected="all of the training data"))
     return found
@@ -107,11 +111,18 @@ def training_of(job: Job, loaded: Format) -> Training | Refit:
     """Return how models like the job's are trained; `training_problems` must have found no reason against it."""
     if isinstance(loaded, EstimatorFile):
         return Refit(loaded.model)
-    if job.audit.recipe is None or job.model.factory is None:
-        raise SettingsError("[model] factory or [audit] recipe is missing", field="recipe")
-    factory = find(job.model.factory, "[model] factory")
-    build = partial(call, factory, "[model] factory", **job.model.arguments)
-    return Training(build, Recipe(**job.audit.recipe.model_dump()), job.model.device)
+    if job.audit.recipe is None:
+        raise SettingsError("[audit] recipe is missing", field="recipe")
+    return Training(_builder(job, loaded), Recipe(**job.audit.recipe.model_dump()), job.model.device)
+
+
+def _builder(job: Job, loaded: Format) -> Callable[[], nn.Module]:
+    """Return what builds a network like the job's, before its training."""
+    if isinstance(loaded, HuggingFaceFolder):
+        return loaded.build
+    if job.model.factory is None:
+        raise SettingsError("[model] factory is missing", field="factory")
+    return partial(call, find(job.model.factory, "[model] factory"), "[model] factory", **job.model.arguments)
 
 
 def _training_by_rows(job: Job, loaded: Format, data: Samples) -> Any:
@@ -496,14 +507,12 @@ def _network_of(job: Job, loaded: Format) -> Callable[[], nn.Module]:
     def build() -> nn.Module:
         if isinstance(loaded, EstimatorFile):
             return LinearModel(copy.deepcopy(loaded.model))
-        if job.model.factory is None:
+        if job.model.factory is None and not isinstance(loaded, HuggingFaceFolder):
             raise ModelError(
                 f"the table of references {place_of(job)} keeps models, and [model] has no factory that builds a "
                 "network for their weights; name the model that the table was made for"
             )
-        made = call(find(job.model.factory, "[model] factory"), "[model] factory", **job.model.arguments)
-        network: nn.Module = made.to(job.model.device)
-        return network
+        return _builder(job, loaded)().to(job.model.device)
 
     return build
 

@@ -15,8 +15,9 @@ from markupsafe import Markup
 
 from forsaken._files import write_atomically
 from forsaken.jobs.disclosure import TOO_FEW
+from forsaken.jobs.output import REPORT
 from forsaken.report import figures, tables, words
-from forsaken.report.saved import REPORT, Run, read_run
+from forsaken.report.saved import Run, read_run
 
 _PROFILES = {
     "quick": "one shadow model's verdict; it can find a failure, and proves little",

@@ -77,7 +77,7 @@ def test_verify_looks_at_the_results_beside_the_certificate(out: Path) -> None:
     assert ended.code == 0
     checks = {check["name"]: check for check in ended.json["checks"]}
     assert checks["results"]["passed"] is True
-    assert checks["results"]["words"] == "result.json and posteriors.npz beside it are as the run wrote them"
+    assert checks["results"]["words"] == "posteriors.npz and result.json beside it are as the run wrote them"
     edited(out / "result.json", "accuracy_after", value=0.99)
     ended = forsaken(*words, "--json")
     assert ended.code == 3
