@@ -21,6 +21,8 @@ GUIDE = Path(__file__).parents[1] / "docs" / "guide"
 NOTES = Path(__file__).parent / "notes"
 PAGES = (GUIDE.parents[1] / "README.md", GUIDE / "references.md", NOTES / "out-of-fold.md")
 PEERS = ("salun", "neggrad-plus", "scrub")
+NEIGHBOURS = ("near", "mirrored", "shifted")
+MOVED = 0.25  # the mean density below which a peer left most models as they were (salun changes half of the weights)
 TASKS = tuple(
     sorted(
         path.name.removeprefix("out-of-fold-").removesuffix("-rivals-0.json")
@@ -140,9 +142,7 @@ def summary_of(tasks: tuple[str, ...] = MEASURED) -> str:
     ]
     for task in tasks:
         rows, others = rows_of(task), rows_of(task, "rivals")
-        best = min(
-            (name for name in others if name.split(",")[0] in PEERS), key=lambda name: abs(others[name]["auc"] - 0.5)
-        )
+        best = best_peer(others)
         ideal, folds, retrained = rows["all but D"], rows["K = 4 by group"], rows["retrained"]
         low, high = retrained["floor"]
         lines.append(
@@ -151,7 +151,7 @@ def summary_of(tasks: tuple[str, ...] = MEASURED) -> str:
                 f"{low:.2f} to {high:.2f}",
                 shown(rows["do-nothing"]["auc"], 2),
                 shown(others["class-mean"]["auc"], 2),
-                f"{others[best]['auc']:.2f} ({best})",
+                "none changed anything" if best is None else f"{others[best]['auc']:.2f} ({best})",
                 f"**{folds['auc']:.3f}** ({folds['references_auc']:.3f})",
                 shown(ideal["auc"]),
                 f"{folds['accuracy']:.3f} ({retrained['accuracy']:.3f})",
@@ -159,6 +159,53 @@ def summary_of(tasks: tuple[str, ...] = MEASURED) -> str:
             )
         )
     return markdown(lines)
+
+
+def best_peer(rows: dict[str, dict[str, Any]]) -> str | None:
+    """Return the peer whose AUC is nearest to 0.5 among those that changed most models: who diverges changes none."""
+    moved = [name for name, row in rows.items() if name.split(",")[0] in PEERS and row["density"] > MOVED]
+    return min(moved, key=lambda name: abs(rows[name]["auc"] - 0.5), default=None)
+
+
+def attacks_of() -> str:
+    """Return what is told by sample and by the whole request, on neighbours, and by whoever has both models."""
+    lines: list[tuple[str, ...]] = [
+        (
+            "scenario, seed",
+            "row",
+            "by sample (floor)",
+            "**by the whole request** (floor)",
+            "neighbours, by sample",
+            "neighbours, by the whole request (floor)",
+            "before and after: forgotten against kept (retrained)",
+        )
+    ]
+    for path in sorted(RESULTS.glob("attacks-*.json")):
+        content = json.loads(path.read_bytes())
+        options, rows = content["options"], content["rows"]
+        retrained = rows["retrained"]
+        near = next(part for part in NEIGHBOURS if part in retrained)
+        for name, row in sorted(rows.items(), key=lambda each: each[0] == "do-nothing"):  # what users can have first
+            if name == "retrained":
+                continue
+            both = row.get("before_after_change_kept")
+            lines.append(
+                (
+                    f"`{options['task']}`, {options['seed']}",
+                    name,
+                    f"{row['forget']['auc']:.3f} ({span(retrained['forget']['floor'])})",
+                    f"**{row['forget']['request']:.3f}** ({span(retrained['forget']['request_floor'])})",
+                    shown(row[near]["auc"]),
+                    f"{row[near]['request']:.3f} ({span(retrained[near]['request_floor'])})",
+                    "" if both is None else f"{both['auc']:.3f} ({both['retrained']:.3f})",
+                )
+            )
+    return markdown(lines)
+
+
+def span(ends: list[float]) -> str:
+    """Return a range as the table shows it."""
+    return f"{ends[0]:.2f} to {ends[1]:.2f}"
 
 
 def costs_of() -> str:
@@ -189,7 +236,7 @@ def costs_of() -> str:
 
 def blocks() -> dict[str, str]:
     """Return every table of the pages, by the name that marks its place."""
-    found = {"summary": summary_of(), "costs": costs_of()}
+    found = {"summary": summary_of(), "costs": costs_of(), "attacks": attacks_of()}
     for task in TASKS:
         found[f"rivals {task}"] = table_of(task, "rivals")
         if task in MEASURED:

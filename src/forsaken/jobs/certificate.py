@@ -41,6 +41,7 @@ from forsaken.result import (
     OracleQuality,
     Part,
     Rate,
+    RequestFacts,
     Result,
     Retrained,
     Separation,
@@ -329,8 +330,8 @@ class Envelope(Part):
 class Certificate(Part):
     """What a run did, in a form that can be hashed, signed and checked by others. It holds no record and no path.
 
-    `stays` says what saw the records and is as it was: vocabularies, fitted steps, running statistics. `files` has the
-    SHA-256 of each file of results that the run wrote besides the weights, by name.
+    `files` has the SHA-256 of what the run wrote beside the new weights, by name; keys and the mask are left out.
+    `stays` says what saw the records and is as it was: vocabularies, fitted steps, running statistics.
     """
 
     time: Time
@@ -346,8 +347,9 @@ class Certificate(Part):
     chain: Chain
     mask: MaskFate
     references: ReferenceTable | None = None
-    stays: tuple[Words, ...] = ()
+    request: RequestFacts | None = None
     files: dict[Words, Digest] = Field(default={})
+    stays: tuple[Words, ...] = ()
     signature: Signature | None = Field(default=None, exclude=True)
 
     @classmethod
@@ -496,7 +498,7 @@ def make_certificate(
     references : ReferenceTable, optional
         The table of references that the run read.
     files : mapping of str to str, optional
-        The SHA-256 of each file of results, by name.
+        The SHA-256 by name of what the run wrote beside the new weights.
     """
     return Certificate(
         time=chain.links[-1].time,
@@ -519,8 +521,9 @@ def make_certificate(
         chain=Chain(links=chain.links),
         mask=MaskFate(kept=mask_kept),
         references=references,
-        stays=tuple(result.stays),
+        request=result.request,
         files=dict(files or {}),
+        stays=tuple(result.stays),
     )
 
 

@@ -13,7 +13,7 @@ import hmac
 from pathlib import Path
 
 from forsaken.auditing.result import Audit
-from forsaken.jobs.certificate import Certificate, canonical_json
+from forsaken.jobs.certificate import Certificate, canonical_json, file_hash
 
 _PURPOSE = b"forsaken audit"
 
@@ -38,9 +38,12 @@ def _mac(audit: Audit, key: bytes) -> str:
     return hmac.new(key, content, hashlib.sha256).hexdigest()
 
 
+def there(certificate: Certificate, folder: Path) -> list[str]:
+    """Return the names of the files that a certificate states besides the weights and that lie in `folder`."""
+    # A name is whatever somebody wrote there; one with a path in it would lead elsewhere.
+    return [name for name in certificate.files if name == Path(name).name and (folder / name).is_file()]
+
+
 def changed_files(certificate: Certificate, folder: Path) -> list[str]:
-    """Return which of the results that a certificate names are in `folder` and are not what it says they were."""
-    there = {name: folder / name for name in certificate.files if (folder / name).is_file()}
-    return [
-        name for name, path in there.items() if hashlib.sha256(path.read_bytes()).hexdigest() != certificate.files[name]
-    ]
+    """Return which of the files that a certificate states are in `folder` and are not what it says they were."""
+    return [name for name in there(certificate, folder) if file_hash(folder / name) != certificate.files[name]]

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from forsaken._keys import key_id
 from forsaken.errors import DataError
 from forsaken.jobs.certificate import Certificate, ReadAs, file_hash
-from forsaken.jobs.seal import changed_files
+from forsaken.jobs.seal import changed_files, there
 from forsaken.result import ChainRequest
 
 if TYPE_CHECKING:
@@ -230,13 +230,14 @@ def _breaks(known: dict[int, Certificate], links: tuple[ChainRequest, ...]) -> I
 
 
 def check_results(certificate: Certificate, folder: Path | None) -> Iterator[Check]:
-    """Check that the results which lie beside a certificate are those of its run."""
-    there = [] if folder is None else [name for name in certificate.files if (folder / name).is_file()]
-    if folder is None or not there:
+    """Check that the files of the run which lie beside a certificate are as it says."""
+    found = [] if folder is None else there(certificate, folder)
+    if folder is None or not found:
         return
     changed = changed_files(certificate, folder)
-    words = f"{' and '.join(changed or there)} beside it {'are' if len(changed or there) > 1 else 'is'} "
-    yield Check("results", not changed, words + ("not as the run wrote" if changed else "as the run wrote them"))
+    told = "not as the run wrote" if changed else "as the run wrote"
+    words = f"{', '.join(changed or found)} beside it: {told} {'it' if len(changed or found) == 1 else 'them'}"
+    yield Check("results", not changed, words)
 
 
 def check_references(certificate: Certificate) -> Iterator[Check]:
