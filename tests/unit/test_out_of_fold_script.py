@@ -36,6 +36,7 @@ def test_the_pages_show_the_tables_of_the_files(tables: ModuleType) -> None:
     assert tables.TASKS
     assert all(tables.filled(page, found) == page for page in pages), "run benchmarks/out_of_fold_tables.py"
     assert all(any(f"<!-- table: {name} -->" in page for page in pages) for name in found)
+    assert tables.PICTURE.read_text() == tables.picture_of(), "run benchmarks/out_of_fold_tables.py"
 
 
 def test_a_table_takes_the_place_between_its_marks(tables: ModuleType) -> None:

@@ -77,12 +77,14 @@ def _run(job: Job, folder: Path, force: bool, after: Path | None) -> tuple[Outco
 
 
 def _tell(folder: Path, outcome: Outcome, public: Path | None) -> None:
-    from forsaken.jobs.output import CERTIFICATE, RECORD_KEY, REFERENCES_KEY, REPORT
+    from forsaken.jobs.output import CERTIFICATE, EARLIER, RECORD_KEY, REFERENCES_KEY, REPORT
+    from forsaken.report.words import evidence
 
     result, weights = outcome.result, folder / outcome.weights.name
     asked = f"a request to forget {result.counts.forget} samples"
     nothing = result.stopped == "not-memorised"
-    what = f"{asked}: nothing to forget, no weight was changed" if nothing else f"{asked}, carried out"
+    shown = "" if evidence(result) else "; that the samples are not memorised is not shown"
+    what = f"{asked}: no weight was changed{shown}" if nothing else f"{asked}, carried out"
     print_table(result_table(result, f"{what} (one run)"))
     advice = result.chain.advice if result.chain else ()
     note(*result.notes, *result.warnings, *advice, *(f"left to do: {text}" for text in result.stays))
@@ -90,6 +92,8 @@ def _tell(folder: Path, outcome: Outcome, public: Path | None) -> None:
     if key.exists():
         both = f", and the same in {twin}" if outcome.certificate.references and twin.exists() else ""
         say(f"record key:  {key}{both} (keep it, and apart from the certificate)")
+    if (folder / EARLIER).is_dir():
+        say(f"replaced:    {folder / EARLIER} keeps the certificates of earlier runs, each with its key")
     certificate = folder / CERTIFICATE
     who = ["--any-signer"] if public is None else ["--public-key", str(public)]
     say(
@@ -102,7 +106,11 @@ def _tell(folder: Path, outcome: Outcome, public: Path | None) -> None:
 
 def _tell_dry_run(found: dict[str, Any]) -> None:
     shown = Table(title="dry run: nothing was written", show_header=False)
-    known = {True: "yes", False: "no: nothing would be changed", None: "not known yet: see below"}
+    known = {
+        True: "yes",
+        False: "not by the method's own measure: nothing would be changed",
+        None: "not known yet: see below",
+    }
     shown.add_row("are the samples memorised?", known[found["memorised"]])
     if found["memorised_by_oracle"] is not None:
         shown.add_row("members by the oracle", f"{found['memorised_by_oracle']} of {found['counts']['forget']}")

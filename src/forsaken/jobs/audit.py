@@ -26,7 +26,16 @@ from forsaken.jobs.code import UserModel, inherited
 from forsaken.jobs.configuration import LEAST, MOST, Job, by_references, method_of, target_of
 from forsaken.jobs.disclosure import audit_without_records
 from forsaken.jobs.formats import EstimatorFile, Format, load_model
-from forsaken.jobs.output import AUDIT, AUDIT_MODELS, CERTIFICATE, RESULT, check_there, record_key_of, weights_name
+from forsaken.jobs.output import (
+    AUDIT,
+    AUDIT_MODELS,
+    CERTIFICATE,
+    RESULT,
+    check_there,
+    is_half_moved,
+    record_key_of,
+    weights_name,
+)
 from forsaken.jobs.references import Refit, seconds_a_training, training_of, training_problems
 from forsaken.jobs.rows import NONMEMBERS, Reader, Rows
 from forsaken.jobs.run import oracle_of
@@ -265,9 +274,10 @@ def _problems(job: Job, profile: Profile, models: int | None) -> Iterator[Settin
 def _certificate(job: Job, folder: Path) -> Certificate:
     """Return the certificate of the run in a folder; the weights and the method must be those that it names."""
     if not (folder / CERTIFICATE).is_file():
+        killed = " (a run was killed while its files were moved)" if is_half_moved(folder) else ""
         raise OutputError(
-            f"there is no finished run in {folder}; run forsaken unlearn {job.path} first, or name the folder of its "
-            "run with --out"
+            f"there is no finished run in {folder}{killed}; run forsaken unlearn {job.path} first, or name the folder "
+            "of its run with --out"
         )
     certificate = Certificate.read(folder / CERTIFICATE)
     stated = certificate.weights

@@ -352,9 +352,12 @@ def _check_free(job: Job, path: Path, force: bool) -> None:
     if not path.parent.is_dir():
         raise OutputError(f"cannot write {path}: there is no folder {path.parent}; make it, or give another name")
     if os.path.lexists(path) and not force:
+        left = (
+            f" ({unfinished(path)} is left from a fit that was stopped: delete it)" if unfinished(path).is_dir() else ""
+        )
         raise OutputError(
-            f"{path} is there already and is not overwritten; add new rows to it with forsaken references extend, give "
-            "another name, or replace it with --force"
+            f"{path} is there already and is not overwritten{left}; add new rows with forsaken references extend, "
+            "give another name, or replace it with --force"
         )
 
 
@@ -421,10 +424,7 @@ def _workplace(path: Path) -> Iterator[Path]:
     place = unfinished(path)
     if place.is_symlink():
         raise OutputError(f"{place} is a link, expected a folder for unfinished work; remove the link")
-    try:
-        make_folder(place, 0o700)
-    except OSError as error:
-        raise OutputError(f"cannot make the folder {place}: {error.strerror}; does the folder above exist?") from error
+    make_folder(place, 0o700)
     try:
         with held(place):
             remove_drafts(path.parent, path.name, key_file(path).name)

@@ -11,6 +11,7 @@ from datetime import datetime
 from forsaken.jobs.certificate import Certificate
 from forsaken.jobs.disclosure import TOO_FEW
 from forsaken.result import Result, Retrained
+from forsaken.unlearning.forsaken.targets import OUT_OF_FOLD
 
 MEMBER = 0.5  # a sample with a higher membership score is taken for a member
 WEAK = 0.6  # an oracle of less balanced accuracy is hardly better than a coin
@@ -27,7 +28,7 @@ STOPPED = {
     "calibrated": "the records had come as near to their targets as samples that were never seen are",
     "tolerance": "the records had come so near to their targets that models which never saw them differ by more",
     "line-search": "no further step made the objective smaller",
-    "not-memorised": "the records were not memorised, so nothing was changed",
+    "not-memorised": "by the method's own measure the records were not memorised, so nothing was changed",
 }
 
 
@@ -76,14 +77,22 @@ def summary(result: Result) -> Summary:
         limits: tuple[str, ...] = (result.target.shown, f"Not shown: {not_shown[:1].lower()}{not_shown[1:]}")
     else:
         was = "was" if result.counts.forget == 1 else "were"
-        headline = f"There was nothing to forget: the {count} {was} not memorised"
+        known = evidence(result)
+        headline = f"Nothing was changed: that the {count} {was} not memorised is not shown"
+        if known is not None:
+            headline = f"Nothing was changed: the {count} {was} not found memorised"
         done = (
             f"By the method's own measure, the {count} {was} no nearer to memorised than samples that the model was "
             "never trained on, so no weight was changed and the model is as it was."
         )
         limits = (
-            "That nothing was found memorised is a finding of this one test; it does not prove that the model holds no "
-            "trace of the records.",
+            f"Nothing but the method's own measure and {known} speaks for it; that does not prove that the model holds "
+            "no trace of the records."
+            if known is not None
+            else "The method's own measure spares work, and does not prove that the model holds no trace of the "
+            "records: it compares averages, and an attack that takes each record by itself may still recognise all of "
+            "them. A table of references (forsaken references fit), an oracle of a shadow model ([oracle]) or forsaken "
+            "audit would show it.",
         )
     return Summary(headline, (done, *_verdict(result), *_separation(result)), _cost(result), _sure(result), limits)
 
@@ -167,6 +176,17 @@ def left_to_do(result: Result, certificate: Certificate | None = None) -> list[s
     if certificate is not None and certificate.signature is None:
         found.append("Sign the certificate if others are to rely on it: anyone could have written an unsigned one.")
     return found
+
+
+def evidence(result: Result) -> str | None:
+    """Return what besides the method's own measure says that the samples were not memorised; None if nothing does.
+
+    References do, which are the answers of models that never saw the samples, and so does an oracle that takes none of
+    the samples for a member.
+    """
+    if result.target.target == OUT_OF_FOLD:
+        return "the answers of models that never saw the records"
+    return "an oracle that takes none of them for a member" if result.counts.memorised_before == 0 else None
 
 
 def changed(result: Result) -> bool:

@@ -63,7 +63,7 @@ MODEL, DATA, METHOD = "[model]", "[data]", "[method]"
 WRONG: list[tuple[str, str, str]] = [
     # keys and tables
     ('weights = "model', 'wieghts = 1\nweights = "model',
-     "line 3: [model] wieghts is unknown, expected one of arguments, device, factory, forward, trusted, weights; "
+     "line 3: [model] wieghts is unknown, expected one of arguments, base, device, factory, forward, trusted, weights; "
      "did you mean 'weights'?"),
     (METHOD, "[method]\n[orcale]", "line 8: [orcale] is unknown, expected one of audit, chain, data, method, "
      "model, oracle, output, references, request; did you mean 'oracle'?"),
