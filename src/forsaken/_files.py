@@ -11,7 +11,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -83,11 +83,35 @@ def extend(path: Path, *, anew: bool) -> BinaryIO:
     return os.fdopen(os.open(path, flags | (os.O_TRUNC if anew else os.O_APPEND), 0o666), "wb")
 
 
+@contextmanager
+def no_more_open_than(sources: Iterable[Path]) -> Iterator[None]:
+    """Let nobody but the owner do with a file that is made inside the block what one of `sources` does not allow.
+
+    A folder allows what it and every file in it allow; what is not there decides nothing. The permissions of the
+    folders around a source do not count. This is the umask of the whole process, for the command line.
+    """
+    closed = 0
+    for source in sources if os.name == "posix" else ():
+        below = [Path(folder) / name for folder, _, names in os.walk(source) for name in names]
+        for path in (source, *below):
+            with suppress(OSError):
+                mode = path.stat().st_mode
+                # Who may not read a source must not even enter a folder: 7; who may only read it must not write: 2.
+                for bits in (0o070, 0o007):
+                    closed |= bits & (0o077 if not mode & bits & 0o044 else 0o022 if not mode & bits & 0o022 else 0)
+    before = os.umask(0o077)
+    os.umask(before | closed)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
 def copy_path(source: Path, goal: Path) -> None:
-    """Copy a file or a folder to a name that is not taken."""
+    """Copy a file or a folder to a name that is not taken; the copies have the permissions of new files."""
     with draft_of(goal) as draft:
         if source.is_dir():
-            shutil.copytree(source, draft)
+            shutil.copytree(source, draft, copy_function=shutil.copyfile)
         else:
             shutil.copyfile(source, draft)
 

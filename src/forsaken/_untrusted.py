@@ -123,7 +123,7 @@ def check_zip(file: str | os.PathLike[str] | io.BytesIO) -> None:
             file.seek(0)
 
 
-def read_npz(path: Path, wanted: Collection[str] | None = None) -> tuple[list[str], dict[str, Array]]:
+def read_npz(path: Path | io.BytesIO, wanted: Collection[str] | None = None) -> tuple[list[str], dict[str, Array]]:
     """Return the names of the arrays in an NPZ file, and those `wanted` of them (by default all), without objects.
 
     Neither a member that expands too much nor an array that claims more numbers than its member holds is read.

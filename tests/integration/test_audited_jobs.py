@@ -29,7 +29,9 @@ AUDIT = {"recipe": RECIPE, "models": 4, "nonmembers": "strangers.parquet"}
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the white-box oracle and the page, which take longer than all the rest and have tests of their own."""
     monkeypatch.setattr("forsaken.auditing.audit.white_box", lambda *_: [])
-    monkeypatch.setattr("forsaken.report.page.write_report", lambda place: (place / "report.html").write_text("page"))
+    monkeypatch.setattr(
+        "forsaken.report.page.write_report", lambda place, *_: (place / "report.html").write_text("page")
+    )
 
 
 def audited(job: Path, profile: str, progress: Any = lambda _: None) -> Audit:

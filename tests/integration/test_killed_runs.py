@@ -50,7 +50,7 @@ Path.replace = told
 # The page takes a second, which only the tests of the page itself need.
 QUICK = """
 import forsaken.report.page
-forsaken.report.page.write_report = lambda folder: (folder / "report.html").write_text("page")
+forsaken.report.page.write_report = lambda folder, *_: (folder / "report.html").write_text("page")
 """
 STEPS = {
     "reading": ("forsaken.jobs.run", "prepare_job", True),

@@ -73,6 +73,7 @@ def audit(
     neighbours: str | View | None = AUTO,
     models: int | None = None,
     folder: Path | str | None = None,
+    secret: bytes | None = None,
     engine: str = "local",
     workers: int | None = None,
     device: str | torch.device | None = None,
@@ -124,6 +125,8 @@ def audit(
         How many shadow models ("standard", 8) or originals ("full", 16) to train.
     folder : path, optional
         Where "full" keeps the measurements of each model, so that it resumes after a kill.
+    secret : bytes, optional
+        Seals the measurements in `folder`: those that were not written with this key are refused.
     engine, workers
         Where "full" trains: "local", "ray" or "ray://host:port"; see `forsaken.engine.fan_out`.
     device : str, optional
@@ -170,7 +173,7 @@ def audit(
             run.standard(SHADOWS if models is None else models)
         elif profile == "full":
             place = None if folder is None else Path(folder)
-            run.full(FEW if models is None else models, held_out, place, engine, workers)
+            run.full(FEW if models is None else models, held_out, place, secret, engine, workers)
         return run.audit(profile, {} if remedies is None else remedies)
 
 
@@ -225,7 +228,15 @@ class _AuditRun:
             self.caveats.append(Caveat("relearn time is left out: it is for networks that are trained by a recipe"))
         self.cost["models"] = self.settings["references"] = count
 
-    def full(self, count: int, held_out: HeldOut | None, folder: Path | None, engine: str, workers: int | None) -> None:
+    def full(
+        self,
+        count: int,
+        held_out: HeldOut | None,
+        folder: Path | None,
+        secret: bytes | None,
+        engine: str,
+        workers: int | None,
+    ) -> None:
         """Attack an ensemble of unlearned originals with twice as many retrained models."""
         inputs, name = self.inputs, "unlearned"
         if inputs.method is None:
@@ -243,6 +254,7 @@ class _AuditRun:
             references={} if held_out is None else {name: held_out},
             besides={} if inputs.neighbours is None else {NEIGHBOURS: inputs.neighbours},
             folder=folder,
+            secret=secret,
             device=self.device,
         )
         self.cost["models_of_an_earlier_run"] = 3 * count - len(ensembles.missing())

@@ -64,6 +64,8 @@ class Ensembles:
         The most retain and test samples whose margins are measured.
     folder : Path or None
         Where the measurements are kept; nowhere if None.
+    secret : bytes or None
+        The key that seals the measurements in the folder; see `MeasurementCache`.
     references : mapping of str to HeldOut
         For methods that use references, by name: how the references of each original are made.
     retains : mapping of str to Samples
@@ -78,6 +80,7 @@ class Ensembles:
     retrained: int
     watched: int = WATCHED
     folder: Path | None = None
+    secret: bytes | None = None
     device: str | torch.device = "cpu"
     at_once: int | None = None
     references: Mapping[str, HeldOut] = field(default_factory=dict)
@@ -126,6 +129,7 @@ class Ensembles:
 
     def measure(self, *, engine: str = "local", workers: int | None = None, progress: Progress = silent) -> Matrices:
         """Train the models that are not in the folder, and return the measurements of all."""
+        self.cache.check(self.models)
         missing = self.missing()
         found = {model: self.cache.read(*model) for model in self.models if model not in set(missing)}
         for chunk in self.train(missing, engine=engine, workers=workers, progress=progress):
@@ -279,7 +283,7 @@ class Ensembles:
         training, sets = self.inputs.training, self.inputs.sets
         if self.folder is None or not isinstance(training, Training):
             unknown: dict[str, Mapping[str, str | None]] = {BEFORE: dict.fromkeys((BEFORE, *self.methods))}
-            return MeasurementCache(self.folder, unknown | {RETRAINED: {RETRAINED: None}}, {})
+            return MeasurementCache(self.folder, unknown | {RETRAINED: {RETRAINED: None}}, {}, self.secret)
         identities = {
             group: training_identity(
                 training, data, {**self.views, **self.besides}, device=self.device, forward=self.inputs.forward
@@ -291,7 +295,8 @@ class Ensembles:
             given = {"reference": sets.reference, "retain": self.retains.get(name, sets.retain)}
             held_out = self.references[name].to_dict() if name in self.references else None
             own[name] = method_identity(identities[BEFORE], name, method, given, held_out)
-        return MeasurementCache(self.folder, {BEFORE: own, RETRAINED: {RETRAINED: identities[RETRAINED]}}, self._shapes)
+        keys: dict[str, Mapping[str, str | None]] = {BEFORE: own, RETRAINED: {RETRAINED: identities[RETRAINED]}}
+        return MeasurementCache(self.folder, keys, self._shapes, self.secret)
 
     @property
     def _shapes(self) -> dict[str, dict[str, tuple[int, ...]]]:

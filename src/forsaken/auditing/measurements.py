@@ -7,9 +7,10 @@ other settings, other data or other code is never read.
 from __future__ import annotations
 
 import hashlib
+import hmac
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -109,11 +110,15 @@ class MeasurementCache:
         cannot be recognised in a later run, which are never kept.
     shapes : mapping
         By group of the record: the shape of each array; arrays whose name ends in ".top" may have any.
+    secret : bytes or None
+        With it every file begins with a MAC (HMAC-SHA256) of its place and content under this key, and a file without
+        the right one is refused: whoever does not have the key cannot put a record there.
     """
 
     folder: Path | None
     keys: Mapping[str, Mapping[str, str | None]]
     shapes: Mapping[str, Mapping[str, tuple[int, ...]]]
+    secret: bytes | None = None
 
     def complete(self, trained_for: str, seed: int) -> bool:
         """Return whether every record of a model is there."""
@@ -138,7 +143,31 @@ class MeasurementCache:
                 make_folder(path.parent)
                 buffer = io.BytesIO()
                 np.savez_compressed(buffer, **records[group])  # type: ignore[arg-type]
-                write_atomically(path, buffer.getvalue())
+                content = buffer.getvalue()
+                write_atomically(path, self._mac(path, content) + content)
+
+    def check(self, models: Iterable[tuple[str, int]]) -> None:
+        """Raise an error that names every file of these models which nobody with the secret wrote."""
+        paths = {path for model in models for path in self._paths(*model).values() if path is not None}
+        strange = [path for path in sorted(paths) if path.exists() and self._content(path) is None]
+        if strange:
+            listed = "".join(f"\n  - {path}" for path in strange)
+            raise InputError(
+                f"{len(strange)} files of measurements were changed, or put there by somebody else than an audit of "
+                f"this run; delete them, and they are made anew:{listed}"
+            )
+
+    def _mac(self, path: Path, content: bytes) -> bytes:
+        if self.secret is None:
+            return b""
+        place = f"{path.parent.name}/{path.name}\0".encode()  # or a record could be passed off as another model's
+        return hmac.digest(self.secret, place + content, "sha256")
+
+    def _content(self, path: Path) -> bytes | None:
+        """Return what a file holds besides its MAC; None where that is not the right one."""
+        raw = path.read_bytes()
+        size = 0 if self.secret is None else hashlib.sha256().digest_size
+        return raw[size:] if hmac.compare_digest(raw[:size], self._mac(path, raw[size:])) else None
 
     def _paths(self, trained_for: str, seed: int) -> dict[str, Path | None]:
         place = self.folder
@@ -148,8 +177,11 @@ class MeasurementCache:
         }
 
     def _read(self, group: str, path: Path) -> Record:
+        content = self._content(path)
+        if content is None:
+            raise InputError(f"{path} was not written by an audit of this run; delete it, and it is made anew")
         try:
-            _, record = read_npz(path)
+            _, record = read_npz(io.BytesIO(content))
         except (OSError, UnreadableError) as error:
             raise InputError(f"{path} cannot be read ({error}); delete it, and it is made anew") from error
         shapes = {name: value.shape for name, value in record.items() if not name.endswith(".top")}

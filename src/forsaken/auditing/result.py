@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator, mod
 from forsaken._html import bullets, paragraph, table
 from forsaken.errors import InputError
 from forsaken.metrics import Roc
-from forsaken.result import NO_VERDICT, Count, Document, Part, Share, Table, Verdict
+from forsaken.result import NO_VERDICT, Count, Digest, Document, Part, Share, Table, Verdict
 from forsaken.result import Number as Finite
 from forsaken.types import Array
 
@@ -180,6 +180,8 @@ class Audit(Document):
         One word and one line: forgotten, not shown or failed.
     settings, provenance : dict
         What decided the audit, and where it was made.
+    mac : str or None
+        The seal of an audit of a job: see `forsaken.jobs.seal`.
     """
 
     kind: ClassVar[str] = "forsaken.audit"
@@ -198,6 +200,7 @@ class Audit(Document):
     settings: Table
     provenance: Table
     verdict: Verdict = NO_VERDICT
+    mac: Digest | None = None
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> Audit:

@@ -57,9 +57,10 @@ def audit(
 
     Example: forsaken audit forsaken.toml --profile standard
     """
+    from forsaken._keys import read_record_key
     from forsaken.engine import check_engine
     from forsaken.jobs.audit import audit_cost, audit_job, plan_audit
-    from forsaken.jobs.output import held
+    from forsaken.jobs.output import held, record_key_of
     from forsaken.report.saved import read_run, verdict_of
 
     check_engine(engine)
@@ -74,8 +75,10 @@ def audit(
                     cost = audit_cost(plan, progress)
                 else:
                     found = audit_job(plan, progress, engine=engine)
-                    write_page(folder, progress)
-                    verdict = verdict_of(read_run(folder))
+                    place = record_key_of(read, folder)
+                    key = read_record_key(place) if place.is_file() else None
+                    write_page(folder, progress, key)
+                    verdict = verdict_of(read_run(folder, record_key=key))
     if dry_run:
         (emit if as_json else _show_cost)(cost)
         return

@@ -16,6 +16,7 @@ from rich.markup import escape
 from rich.segment import Segment
 from rich.table import Table
 
+from forsaken._files import no_more_open_than
 from forsaken.progress import bars
 from forsaken.types import Progress, Tick
 
@@ -115,26 +116,28 @@ def at_work() -> Iterator[Progress]:
 def opened_job(path: Path, after: Path | None = None) -> Iterator[Job]:
     """Read a job file, and let the user's own code be imported from its folder inside the block.
 
-    `after` is the output folder of the request before, where the job goes on from there.
+    `after` is the output folder of the request before, where the job goes on from there. What is written inside the
+    block is no more open than what the job reads.
     """
     from forsaken.jobs.code import user_code
     from forsaken.jobs.configuration import read_job
+    from forsaken.jobs.output import sources_of
 
     job = read_job(path)
     if after is not None:
         from forsaken.jobs.after import job_after
 
         job = job_after(job, after)
-    with user_code(job.folder):
+    with user_code(job.folder), no_more_open_than(sources_of(job)):
         yield job
 
 
-def write_page(folder: Path, progress: Progress) -> Path:
+def write_page(folder: Path, progress: Progress, record_key: bytes | None = None) -> Path:
     """Write the report of the run in `folder`, with a bar of its own."""
     from forsaken.report.page import write_report
 
     progress(Tick("write the report", 0, 1))
-    page = write_report(folder)
+    page = write_report(folder, record_key)
     progress(Tick("write the report", 1, 1))
     return page
 

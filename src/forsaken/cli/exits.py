@@ -24,7 +24,8 @@ class Exit(IntEnum):
 MEANINGS = {
     Exit.DONE: "done; for verify: no check failed, and the certificate says: forgotten",
     Exit.BAD_INPUT: "wrong input, settings or usage; nothing was changed",
-    Exit.CHECK_FAILED: "a check failed: verify found a mismatch or damage, datasets check a damaged file",
+    Exit.CHECK_FAILED: "a check failed: verify found a mismatch or damage, report a changed file, datasets check a "
+    "damaged file",
     Exit.FAILED: "the forgetting failed: the verdict of unlearn, audit or the verified certificate is failed, or an "
     "audit raised an alarm",
     Exit.NOT_SHOWN: "verify: no check failed, but the certificate says that forgetting was not shown",

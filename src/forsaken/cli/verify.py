@@ -76,7 +76,9 @@ def verify(
         else:
             say(f"[bold red]{escape(told)}[/]", markup=True)
         raise typer.Exit(Exit.CHECK_FAILED) from error
-    found = verify_certificate(stated, weights, keys=keys, records=records, record_key=secret, previous=earlier)
+    found = verify_certificate(
+        stated, weights, keys=keys, records=records, record_key=secret, previous=earlier, folder=certificate.parent
+    )
     if as_json:
         typer.echo(json.dumps(_facts(certificate, stated, found)))
     else:

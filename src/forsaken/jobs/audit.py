@@ -30,15 +30,16 @@ from forsaken.jobs.output import (
     AUDIT_MODELS,
     AUDITS,
     CERTIFICATE,
-    RECORD_KEY,
     RESULT,
     check_there,
     is_half_moved,
+    record_key_of,
     weights_name,
 )
 from forsaken.jobs.references import Refit, seconds_a_training, training_of, training_problems
 from forsaken.jobs.rows import NONMEMBERS, Reader, Rows
 from forsaken.jobs.run import oracle_of
+from forsaken.jobs.seal import seal_key, sealed
 from forsaken.jobs.sets import JobSets, prepared_for, prepared_rows, read_sets
 from forsaken.metrics import FEW
 from forsaken.models.logits import posteriors
@@ -177,6 +178,8 @@ def audit_job(plan: AuditPlan, progress: Progress = silent, *, engine: str = "lo
     """
     read = read_inputs(plan, progress)
     job, sets = plan.job, read.sets
+    place = record_key_of(job, plan.folder)
+    secret = seal_key(read_record_key(place), plan.certificate) if place.is_file() else None
     held_out = held_out_of(job, plan.certificate, sets) if plan.profile == "full" else None
     try:
         with inherited(job.folder), _MODEL:
@@ -197,7 +200,8 @@ def audit_job(plan: AuditPlan, progress: Progress = silent, *, engine: str = "lo
                 references=held_out,
                 neighbours=None if job.audit.neighbours == "none" else job.audit.neighbours,
                 models=plan.models or None,
-                folder=plan.folder / AUDIT_MODELS,
+                folder=None if secret is None else plan.folder / AUDIT_MODELS,
+                secret=secret,
                 engine=engine,
                 forward=read.loaded.forward,
                 seed=job.method.seed,
@@ -217,6 +221,8 @@ def audit_job(plan: AuditPlan, progress: Progress = silent, *, engine: str = "lo
     found = found.model_copy(update=more)
     if not job.output.per_record:
         found = audit_without_records(found, len(sets.forget))
+    if secret is not None:
+        found = sealed(found, secret)
     found.write(plan.folder / AUDITS[plan.profile])
     return found
 
@@ -341,8 +347,7 @@ def _check_forgotten(job: Job, folder: Path, certificate: Certificate, sets: Job
     The keyed hashes are proof. Without the key, the old model's answers are compared with those in result.json.
     """
     stated, rows = certificate.records, sets.rows["forget"]
-    named = job.output.record_key
-    key = folder / RECORD_KEY if named is None else job.resolve(named)
+    key = record_key_of(job, folder)
     known = key.is_file()
     same = len(rows) == stated.count
     if same and known:
@@ -358,7 +363,8 @@ def _check_forgotten(job: Job, folder: Path, certificate: Certificate, sets: Job
         return []
     return [
         f"the record key {key} is not there, so that only the number of the records and the old model's answers to "
-        "them were compared with the run's, not the records themselves; put the key back and audit again to be sure"
+        "them were compared with the run's, not the records themselves; the audit is not sealed either, and nothing is "
+        "kept of the models that it trained; put the key back and audit again to be sure"
     ]
 
 

@@ -90,10 +90,13 @@ class _UserCode:
         What fails, such as "[data] prepare = 'own:embed'".
     secret : bool
         Whether the text of the error is left out, since it may quote a record.
+    hidden : tuple of str
+        Arguments that the text of the error must not quote, since each may be a password.
     """
 
     what: str
     secret: bool = False
+    hidden: tuple[str, ...] = ()
 
     def __enter__(self) -> None:
         return None
@@ -103,10 +106,11 @@ class _UserCode:
     ) -> None:
         if not isinstance(error, Exception | SystemExit) or (isinstance(error, ForsakenError) and not self.secret):
             return
+        told = _told(error, self.secret)
+        for text in self.hidden:
+            told = told.replace(text, "(an argument)")
         # "from None" where a record may be quoted: not even a log of the chain may have it
-        raise SettingsError(f"{self.what} failed with {_told(error, self.secret)}") from (
-            None if self.secret else error
-        )
+        raise SettingsError(f"{self.what} failed with {told}") from (None if self.secret or self.hidden else error)
 
 
 def find(reference: str, key: str) -> Callable[..., Any]:
@@ -138,7 +142,8 @@ def call(function: Callable[..., Any], key: str, *given: Any, secret: bool = Fal
 
     Its error becomes a `SettingsError`, with `secret` without the error's text, which may quote a record.
     """
-    with contextlib.redirect_stdout(sys.stderr), _UserCode(key, secret):
+    texts = tuple(value for value in arguments.values() if isinstance(value, str) and value)
+    with contextlib.redirect_stdout(sys.stderr), _UserCode(key, secret, texts):
         return function(*given, **arguments)
 
 

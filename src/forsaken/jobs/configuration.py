@@ -234,6 +234,23 @@ class Settings(BaseModel):
         return {name: value for name, value in serialised(self).items() if value not in (None, {}, [], ())}
 
 
+_SECRET = re.compile(r"pass|pwd|secret|token|key|cred|auth|salt", re.IGNORECASE)
+
+
+def told(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments as files and pages show them: their names, and of the values only numbers, true and false.
+
+    A text may be a password, or an address that holds one, whatever its name is; and a number may be, by its name.
+
+    >>> told({"classes": 10, "source": "db://anna:pw@host", "api_token": 123456})
+    {'classes': 10, 'source': 'not kept', 'api_token': 'not kept'}
+    """
+    return {
+        name: value if isinstance(value, bool | int | float) and not _SECRET.search(name) else "not kept"
+        for name, value in arguments.items()
+    }
+
+
 class Source(Settings):
     """A set of data: a file or folder, a function, or a part of another set."""
 
@@ -242,7 +259,7 @@ class Source(Settings):
     path: PathText | None = Field(default=None, description='a path such as "forget.parquet"')
     python: Function | None = None
     of: str | None = Field(default=None, description='the name of another set of [data], such as "train"')
-    arguments: dict[str, Any] = Field(default={}, description="a table such as { year = 2024 }")
+    arguments: dict[str, Any] = Field(default={}, repr=False, description="a table such as { year = 2024 }")
     ids: Annotated[list[Any] | str, AfterValidator(_ids)] | None = Field(
         default=None, repr=False, description='a list such as [1, 2], or a file with one id a line such as "ids.txt"'
     )
@@ -252,6 +269,10 @@ class Source(Settings):
     @classmethod
     def _from_text(cls, value: Any) -> Any:
         return {"path": value} if isinstance(value, str) else value
+
+    @field_serializer("arguments")
+    def _without_secrets(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        return told(arguments)
 
     @field_serializer("ids")
     def _count_ids(self, ids: list[Any] | str | None) -> int | str | None:
@@ -276,7 +297,7 @@ class ModelSettings(Settings):
 
     weights: WeightsPath = Field(description='a path such as "model.safetensors"')
     factory: Function | None = None
-    arguments: dict[str, Any] = Field(default={}, description="a table such as { classes = 10 }")
+    arguments: dict[str, Any] = Field(default={}, repr=False, description="a table such as { classes = 10 }")
     base: PathText | None = Field(default=None, description='a path such as "bert-base" or "config.json"')
     forward: Function | None = None
     device: str = Field(
@@ -285,6 +306,10 @@ class ModelSettings(Settings):
     trusted: tuple[Annotated[str, Field(strict=True), _check(_is_type)], ...] = Field(
         default=(), strict=False, description='a list of types such as ["package.Type"]'
     )
+
+    @field_serializer("arguments")
+    def _without_secrets(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        return told(arguments)
 
     def _rules(self) -> Iterator[Problem]:
         suffix = _suffix(self.weights)
@@ -483,7 +508,7 @@ class Job(Settings):
         return self.folder / Path(text).expanduser()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the settings JSON-ready, as the tables of the file; of ids only their count.
+        """Return the settings JSON-ready, as the tables of the file; of ids only their count, no text of arguments.
 
         [audit] is left out: it decides nothing of a run, and may be written after it.
         """
@@ -740,7 +765,7 @@ def _expected(at: Where) -> str:
 
 def _wrong(at: Where, value: object) -> Problem:
     may_hold_ids = isinstance(value, dict | list) and (len(at) != 2 or _model_in(_field(at).annotation) is not None)
-    if at[-1] != "ids" and not may_hold_ids:
+    if at[-1] not in ("ids", "arguments") and not may_hold_ids:
         return Problem(at, "", value, _expected(at))
     kind = "a table" if isinstance(value, dict) else "a list" if isinstance(value, list) else None
     return Problem(at, f"is {kind or f'a value of type {type(value).__name__}'}", expected=_expected(at))

@@ -56,6 +56,22 @@ def inputs_of(job: Job) -> list[Path]:
     return [job.path, *(job.resolve(text) for text in texts if text is not None), *table_files(job)]
 
 
+def record_key_of(job: Job, folder: Path) -> Path:
+    """Return where the record key of a job's run in `folder` lies."""
+    named = job.output.record_key
+    return folder / RECORD_KEY if named is None else job.resolve(named)
+
+
+def sources_of(job: Job) -> list[Path]:
+    """Return the files and folders that decide who may read what a job writes: all that it reads but keys and tables.
+
+    Keys, and the table of references, which Forsaken wrote itself, are for their owner alone whatever they are made of.
+    """
+    keys = [text for text in (job.output.record_key, job.output.signing_key) if text is not None]
+    private = {*map(job.resolve, keys), *table_files(job)}
+    return [path for path in inputs_of(job) if path not in private]
+
+
 def table_files(job: Job) -> list[Path]:
     """Return the table of references and, where the job names no key, the key beside it; nothing without a table."""
     if job.references is None:

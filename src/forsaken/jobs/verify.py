@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from forsaken._keys import key_id
 from forsaken.errors import DataError
 from forsaken.jobs.certificate import Certificate, ReadAs, file_hash
+from forsaken.jobs.seal import changed_files, there
 from forsaken.result import NO_VERDICT, ChainRequest, Verdict
 
 if TYPE_CHECKING:
@@ -44,7 +45,8 @@ class Verification:
     Attributes
     ----------
     checks : tuple of Check
-        Weights, signature, records, chain; and references, where the run had a table of them.
+        Weights, signature, records, chain; results, where they lie beside the certificate; and references, where the
+        run had a table of them.
     signer : str
         "known" if one of the keys that were given signed, "unknown" if somebody else did or no key was given, "nobody"
         if it is not signed.
@@ -87,6 +89,7 @@ def verify_certificate(
     records: Path | None = None,
     record_key: bytes | None = None,
     previous: Sequence[Certificate] = (),
+    folder: Path | None = None,
 ) -> Verification:
     """Put every question to a certificate for which there is something to compare with.
 
@@ -103,12 +106,15 @@ def verify_certificate(
         A file of records that must be among the forgotten ones, and the key of their hashes.
     previous : sequence of Certificate
         The certificates of earlier requests, in any order.
+    folder : Path, optional
+        Where the certificate lies: the results that lie there too are compared with it.
     """
     checks = (
         check_weights(certificate, file_hash(weights)),
         check_signature(certificate, keys),
         check_records(certificate, records, record_key),
         check_chain(certificate, previous, keys),
+        *check_results(certificate, folder),
         *check_references(certificate),
     )
     signer: Signer = "nobody" if certificate.signature is None else "known" if certificate.signer(keys) else "unknown"
@@ -224,6 +230,17 @@ def _breaks(known: dict[int, Certificate], links: tuple[ChainRequest, ...]) -> I
         following = known.get(number + 1)
         if following and following.weights.old.sha256 != one.weights.new.sha256:
             yield f"request {number + 1} did not start from the weights that request {number} ended with"
+
+
+def check_results(certificate: Certificate, folder: Path | None) -> Iterator[Check]:
+    """Check that the files of the run which lie beside a certificate are as it says."""
+    found = [] if folder is None else there(certificate, folder)
+    if folder is None or not found:
+        return
+    changed = changed_files(certificate, folder)
+    told = "not as the run wrote" if changed else "as the run wrote"
+    words = f"{', '.join(changed or found)} beside it: {told} {'it' if len(changed or found) == 1 else 'them'}"
+    yield Check("results", not changed, words)
 
 
 def check_references(certificate: Certificate) -> Iterator[Check]:

@@ -70,9 +70,9 @@ _SHARED: dict[str, Any] = {each.__name__: each for each in _CALLED} | {
 }
 
 
-def write_report(folder: Path) -> Path:
-    """Read the run in `folder` and write report.html beside its result."""
-    return write_page(folder / REPORT, render(read_run(folder)))
+def write_report(folder: Path, record_key: bytes | None = None) -> Path:
+    """Read the run in `folder` and write report.html beside its result; see `read_run` for the key."""
+    return write_page(folder / REPORT, render(read_run(folder, record_key=record_key)))
 
 
 def write_page(path: Path, page: str) -> Path:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+from forsaken._keys import read_record_key
 from forsaken._untrusted import UnreadableError, read_npz
 from forsaken.auditing.result import EARLIER, PROFILES, Audit
 from forsaken.errors import OutputError
 from forsaken.jobs.certificate import Certificate
 from forsaken.jobs.disclosure import LEAST_RECORDS
-from forsaken.jobs.output import ARRAYS, AUDITS, CERTIFICATE, REPORT, RESULT
+from forsaken.jobs.output import ARRAYS, AUDITS, CERTIFICATE, RECORD_KEY, REPORT, RESULT
+from forsaken.jobs.seal import changed_files, is_sealed, seal_key
 from forsaken.result import Result, Verdict
 from forsaken.types import Array
 from forsaken.verdict import strictest
@@ -40,6 +43,10 @@ class Run:
         The content of certificate.json and of the strongest audit, where they are there.
     audits : tuple of Audit
         All audits, the strongest last.
+    mismatches : tuple of str
+        What was changed, or put there by somebody else, as sentences: then the page must not be relied on.
+    unchecked : tuple of str
+        What could not be checked, as sentences.
     """
 
     name: str
@@ -48,10 +55,16 @@ class Run:
     certificate: Certificate | None = None
     audit: Audit | None = None
     audits: tuple[Audit, ...] = ()
+    mismatches: tuple[str, ...] = ()
+    unchecked: tuple[str, ...] = ()
 
 
-def read_run(folder: Path) -> Run:
-    """Read and check the run in `folder`; whatever is wrong with it is an `OutputError` that says what to do."""
+def read_run(folder: Path, *, keys: Sequence[Ed25519PublicKey] = (), record_key: bytes | None = None) -> Run:
+    """Read and check the run in `folder`; whatever is wrong with it is an `OutputError` that says what to do.
+
+    Files that can be read and are not those of the run are named in `Run.mismatches`. The certificate must be signed by
+    one of `keys`, where some are given; `record_key` is the key of the audit's seal, by default the one in the folder.
+    """
     if not folder.is_dir():
         raise OutputError(f"{folder} is not a folder", remedy=f"give the output folder of a run, which holds {RESULT}")
     if not (folder / RESULT).is_file():
@@ -62,19 +75,57 @@ def read_run(folder: Path) -> Run:
     result = Result.read(folder / RESULT)
     arrays = _read_arrays(folder / ARRAYS, result.counts.forget, per_record=result.samples is not None)
     certificate = Certificate.read(folder / CERTIFICATE) if (folder / CERTIFICATE).exists() else None
-    audits = []
-    for path in (folder / name for name in (EARLIER, *AUDITS.values())):
-        if path.exists():
-            audits.append(Audit.read(path))
-            _check_ties(path, audits[-1], result, certificate)
-    audits.sort(key=lambda audit: PROFILES.index(audit.profile))
-    strongest = audits[-1] if audits else None
-    return Run(folder.resolve().name, result, arrays, certificate, strongest, tuple(audits))
+    audits: dict[str, Audit] = {}
+    for name in (EARLIER, *AUDITS.values()):
+        if (folder / name).exists():
+            audits[name] = Audit.read(folder / name)
+            _check_ties(folder / name, audits[name], result, certificate)
+    if record_key is None and (folder / RECORD_KEY).is_file():
+        record_key = read_record_key(folder / RECORD_KEY)
+    found = list(_seals(folder, certificate, audits, keys, record_key))
+    ordered = sorted(audits.values(), key=lambda audit: PROFILES.index(audit.profile))
+    return Run(
+        folder.resolve().name,
+        result,
+        arrays,
+        certificate,
+        audit=ordered[-1] if ordered else None,
+        audits=tuple(ordered),
+        mismatches=tuple(told for told, passed in found if passed is False),
+        unchecked=tuple(told for told, passed in found if passed is None),
+    )
 
 
 def verdict_of(run: Run) -> Verdict:
     """Return the verdict on a run: one failure is enough, and so is one proof, of the run's own or of its audits'."""
     return strictest([run.result.verdict, *(audit.verdict for audit in run.audits)])
+
+
+def _seals(
+    folder: Path,
+    certificate: Certificate | None,
+    audits: Mapping[str, Audit],
+    keys: Sequence[Ed25519PublicKey],
+    record_key: bytes | None,
+) -> Iterator[tuple[str, bool | None]]:
+    """Yield a sentence for each file that is not as it was written (False), or of which that is not known (None)."""
+    if certificate is None:
+        return
+    for name in sorted({RESULT, ARRAYS} & {*changed_files(certificate, folder)}):
+        yield f"{name} is not the file of this run: it was changed after the certificate was written.", False
+    if keys and certificate.signer(keys) is None:
+        yield f"{CERTIFICATE} is not signed by the given key, or was changed since.", False
+    elif not keys:
+        yield (
+            f"Who wrote {CERTIFICATE} was not checked: whoever can write to the folder could have changed it together "
+            "with the results. Give the signer's key: forsaken report --public-key.",
+            None,
+        )
+    for name, audit in audits.items():
+        if record_key is None:
+            yield f"Who wrote {name} was not checked: give the record key: forsaken report --record-key.", None
+        elif not is_sealed(audit, seal_key(record_key, certificate)):
+            yield f"{name} was not written by an audit of this run, or was changed since.", False
 
 
 def _check_ties(path: Path, audit: Audit, result: Result, certificate: Certificate | None) -> None:

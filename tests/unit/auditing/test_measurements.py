@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -78,3 +79,14 @@ def test_arrays_that_are_no_record_are_refused(cache: MeasurementCache, arrays: 
     np.savez(next(cache.folder.rglob("*.npz")), **arrays)
     with pytest.raises(InputError, match=told):
         cache.read("before", 7)
+
+
+def test_with_a_secret_only_its_holder_can_put_a_record_there(cache: MeasurementCache) -> None:
+    holder, other = replace(cache, secret=b"k" * 32), replace(cache, secret=b"x" * 32)
+    holder.write("before", 7, {"before": {"forget": np.arange(5.0)}, "own": {}})
+    assert holder.read("before", 7)["before"]["forget"].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
+    holder.check([("before", 7)])
+    with pytest.raises(InputError, match="was not written by an audit of this run"):
+        other.read("before", 7)
+    with pytest.raises(InputError, match="1 files of measurements were changed"):
+        other.check([("before", 7)])

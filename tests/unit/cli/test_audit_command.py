@@ -23,7 +23,9 @@ from forsaken.report.saved import read_run
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the page, which takes a second."""
-    monkeypatch.setattr("forsaken.report.page.write_report", lambda place: (place / "report.html").write_text("page"))
+    monkeypatch.setattr(
+        "forsaken.report.page.write_report", lambda place, *_: (place / "report.html").write_text("page")
+    )
 
 
 def saved(job: Path) -> Any:

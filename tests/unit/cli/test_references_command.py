@@ -20,7 +20,9 @@ TABLE, SECRET = "references.safetensors", "references.safetensors.key"
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the page, which takes a second."""
-    monkeypatch.setattr("forsaken.report.page.write_report", lambda place: (place / "report.html").write_text("page"))
+    monkeypatch.setattr(
+        "forsaken.report.page.write_report", lambda place, *_: (place / "report.html").write_text("page")
+    )
 
 
 def test_fit_for_people(tmp_path: Path) -> None:

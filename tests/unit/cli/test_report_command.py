@@ -57,6 +57,7 @@ def test_json(two) -> None:
         "report": "both.html",
         "runs": ["first", "second"],
         "bytes": Path("both.html").stat().st_size,
+        "mismatches": [],
     }
 
 

@@ -32,7 +32,9 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the page, which takes a second."""
-    monkeypatch.setattr("forsaken.report.page.write_report", lambda place: (place / "report.html").write_text("page"))
+    monkeypatch.setattr(
+        "forsaken.report.page.write_report", lambda place, *_: (place / "report.html").write_text("page")
+    )
 
 
 def names(folder: Path) -> list[str]:

@@ -29,7 +29,9 @@ FIRST = 1120  # the id of the first record to forget in train.parquet
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the page, which takes a second."""
-    monkeypatch.setattr("forsaken.report.page.write_report", lambda place: (place / "report.html").write_text("page"))
+    monkeypatch.setattr(
+        "forsaken.report.page.write_report", lambda place, *_: (place / "report.html").write_text("page")
+    )
 
 
 def asked(number: int) -> dict[str, Any]:

@@ -106,7 +106,7 @@ WRONG: list[tuple[str, str, str]] = [
     (DATA, 'device = "cuda:x"\n[data]', "line 4: [model] device is 'cuda:x'"),
     (DATA, "device = true\n[data]", "line 4: [model] device is true"),
     (DATA, "arguments = 2024-01-02\n[data]",
-     "line 4: [model] arguments is 2024-01-02, expected a table such as { classes "
+     "line 4: [model] arguments is a value of type date, expected a table such as { classes "
      "= 10 }"),
     (DATA, 'trusted = ["a.B"]\n[data]', "line 4: [model] trusted means nothing for weights that do not end in .skops"),
     (DATA, 'trusted = ["B", 3]\n[data]', "line 4: [model] trusted is ['B', 3], expected a list of types such as "

@@ -173,7 +173,7 @@ def test_the_certificate(tmp_path: Path) -> None:
     stated = make_certificate().signature
     assert stated is not None
     assert f"<b>Signed</b> (Ed25519, by its own word with the key {stated.keyid})" in signed
-    assert "This page does not check the signature" in signed
+    assert "Who wrote certificate.json was not checked" in signed
     assert f"<summary><code>{'b' * 16}…</code></summary><code>{'b' * 64}</code>" in signed
     unsigned = page_of(tmp_path, make_result(), make_certificate(signed=False))
     assert "<b>Not signed</b>: anyone could have written it." in unsigned
