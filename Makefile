@@ -22,7 +22,7 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: $(READY)  ## forget 40 samples of a digits classifier and show how well it went
+demo: $(READY)  ## forget 40 samples of a digits classifier, by default and by references, and show the verdict
 	$(BIN)/forsaken demo
 
 test: $(READY)  ## unit, contract and law tests, and the doctests

@@ -34,7 +34,14 @@ def test_bars(ran) -> None:
     result = json.loads((folder / "runs/demo/result.json").read_text())
     assert result.keys() == {"schema", "kind", *Result.model_fields}
     assert (result["schema"], result["kind"]) == (2, "forsaken.result")
-    assert result["fr"] >= 0.95
+    columns = result["facts"]["side_by_side"]
+    assert list(columns) == ["before", "default", "references", "retrained"]
+    assert columns["default"]["verdict"] == "failed", "the label that was learnt is still given"
+    assert columns["default"]["u_lira_auc"] > 0.9
+    low, high = result["facts"]["u_lira_floor"]
+    inside = low <= columns["references"]["u_lira_auc"] <= high
+    assert (result["verdict"]["word"] == "forgotten") is inside, "the verdict is that of the attack"
+    assert columns["references"]["learnt_label"] < 0.5
     assert result["cfr"] <= 0.15
     assert result["accuracy_before"] - result["accuracy_after"] <= 0.01
     assert result["retrain"]["fr"] is not None
@@ -81,7 +88,7 @@ def test_the_parts_of_the_result_hang_together(ran) -> None:
 
 def test_table_for_people(ran) -> None:
     _, done = ran
-    for word in ("forgetting rate", "retrained", "test accuracy", "seconds", "share of weights changed"):
+    for word in ("U-LiRA", "references", "retrained", "test accuracy", "seconds", "by references: "):
         assert word in done.stdout
 
 

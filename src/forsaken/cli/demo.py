@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.table import Table
 
 from forsaken._files import make_folder, write_atomically
-from forsaken.cli.console import AsJson, Terminal, at_work, emit, result_table, say, write_page
+from forsaken.cli.console import AsJson, Terminal, at_work, emit, number, say, write_page
 from forsaken.errors import OutputError
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def demo(
     seed: Annotated[int, typer.Option(min=0, max=_MAX_SEED, help="Decides the split and the trainings.")] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Forget 40 samples of a digits classifier, and compare with retraining (about 20 seconds).
+    """Forget 40 samples of a digits classifier, by default and by references, beside retraining (about a minute).
 
     Example: forsaken demo --seed 1 --out runs/another
     """
@@ -55,9 +56,29 @@ def demo(
 
 
 def summary_of(result: Result) -> str:
-    """Return the table as text of 80 columns, the same in every terminal."""
-    counts, text = result.counts, io.StringIO()
-    whole = f", {counts.retain / counts.train:.0%} of the training data" if counts.train else ""
-    what = f"{counts.forget} samples forgotten (digits, seed {result.seed}, one run;"
-    Terminal(file=text, width=80).print(result_table(result, f"{what}\n{counts.retain} retain samples{whole})"))
+    """Return the table and the verdicts as text of 80 columns, the same in every terminal."""
+    counts, facts, text = result.counts, result.facts, io.StringIO()
+    columns = facts["side_by_side"]
+    shown = Table(title=f"{counts.forget} samples to forget (digits, seed {result.seed}, one run)")
+    for at, name in enumerate(("", *columns)):
+        shown.add_column(name, justify="left" if at == 0 else "right")
+    low, high = facts["u_lira_floor"]
+    rows = {
+        "learnt_label": "answered with the learnt label",
+        "u_lira_auc": f"U-LiRA ({low:.2f} to {high:.2f} is chance)",
+        "confidence_auc": "told apart by confidence",
+        "fr": "forgetting rate (FR)",
+        "confidence": "confidence on them",
+        "accuracy": "test accuracy",
+        "seconds": "seconds",
+        "verdict": "verdict",
+    }
+    for key, label in rows.items():
+        values = [column[key] for column in columns.values()]
+        shown.add_row(label, *("" if value is None else number(value) for value in values))
+    console = Terminal(file=text, width=80)
+    console.print(shown)
+    told = f"by default: {columns['default']['verdict']}: {facts['default_line']}"
+    console.print(told, markup=False, highlight=False)
+    console.print(f"by references: {result.verdict}", markup=False, highlight=False)
     return "".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())
