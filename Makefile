@@ -31,11 +31,12 @@ test: $(READY)  ## unit, contract and law tests, and the doctests
 test-slow: $(READY)  ## the tests that take minutes or need real processes
 	$(BIN)/python -m pytest -q -m slow tests
 
-check: $(READY)  ## lint, format, types and dead code
+check: $(READY)  ## lint, format, types, dead code, and known holes of what is installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/vulture
+	$(BIN)/python .ci/audit_dependencies.py
 
 format: $(READY)  ## put the code into the house format
 	$(BIN)/ruff check --fix .

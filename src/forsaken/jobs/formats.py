@@ -367,7 +367,11 @@ class HuggingFaceFolder(Format):
         self._folder = folder
         if not (folder / _CONFIG).is_file():
             raise ModelError(f"{folder} has no {_CONFIG}, expected a folder that model.save_pretrained wrote")
-        if not any(path.name.endswith(_WEIGHTS) for path in folder.iterdir()):
+        try:
+            inside = list(folder.iterdir())
+        except OSError as error:
+            raise ModelError(f"cannot read the folder {folder}: {error.strerror}; check who may read it") from error
+        if not any(path.name.endswith(_WEIGHTS) for path in inside):
             raise ModelError(
                 f"{folder} holds no .safetensors file; older formats can carry code: save it anew with "
                 "model.save_pretrained(folder, safe_serialization=True)"
