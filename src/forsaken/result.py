@@ -281,6 +281,13 @@ class Cleaning(Part):
     file: str | None
 
 
+class RequestFacts(Part):
+    """What the owner's own books say about the request: its case number, and the day by which it is due."""
+
+    case: Annotated[str, Field(min_length=1, max_length=80)] | None = None
+    due: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$")] | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One iteration of a method, for the curve; `seconds` count from the first iteration's start."""
@@ -307,6 +314,7 @@ class Result(Document):
     remedy: ClassVar[str] = "run the request again with this version into a new folder, or restore the file"
 
     task: str
+    request: RequestFacts | None = None
     seed: Whole
     fr: Rate | None
     cfr: Rate | None

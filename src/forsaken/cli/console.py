@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 # All but the line feed: control characters, and those that turn the direction of writing.
 _OBEYED = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 JOB_FILE = "forsaken.toml"
+After = Annotated[
+    Path | None,
+    typer.Option(help="The output folder of the request before: go on from its weights, data, references and chain."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
@@ -91,12 +95,19 @@ def at_work() -> Iterator[Progress]:
 
 
 @contextmanager
-def opened_job(path: Path) -> Iterator[Job]:
-    """Read a job file, and let the user's own code be imported from its folder inside the block."""
+def opened_job(path: Path, after: Path | None = None) -> Iterator[Job]:
+    """Read a job file, and let the user's own code be imported from its folder inside the block.
+
+    `after` is the output folder of the request before, where the job goes on from there.
+    """
     from forsaken.jobs.code import user_code
     from forsaken.jobs.configuration import read_job
 
     job = read_job(path)
+    if after is not None:
+        from forsaken.jobs.after import job_after
+
+        job = job_after(job, after)
     with user_code(job.folder):
         yield job
 

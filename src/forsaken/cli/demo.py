@@ -38,8 +38,8 @@ def demo(
         raise OutputError(f"{out} is a file, not a folder; give another one with --out")
     try:
         make_folder(out)
-    except OSError as error:
-        raise OutputError(f"cannot make the folder {out}: {error.strerror}; give another one with --out") from error
+    except OutputError as error:
+        raise error.with_remedy("give another one with --out") from error
     torch.set_num_threads(1)  # the network is too small for more, and one thread gives the same bits everywhere
     with at_work() as progress:
         found = run_demo(seed, progress)

@@ -50,8 +50,10 @@ _CALLED: tuple[Callable[..., Any], ...] = (
     words.changed,
     words.clipped,
     words.counted,
+    words.heading,
     words.left_to_do,
     words.percent,
+    words.plain,
     words.summary,
 )
 _SHARED: dict[str, Any] = {each.__name__: each for each in _CALLED} | {
@@ -60,6 +62,7 @@ _SHARED: dict[str, Any] = {each.__name__: each for each in _CALLED} | {
     "MAX_SAMPLES": tables.MAX_SAMPLES,
     "MEMBER": words.MEMBER,
     "STOPPED": words.STOPPED,
+    "GLOSSARY": words.GLOSSARY,
     "PROFILES": _PROFILES,
     "TOLD_FROM": _TOLD_FROM,
     "TOO_FEW": TOO_FEW,
