@@ -27,6 +27,7 @@ from forsaken._untrusted import UnreadableError, check_zip, memory_bound, parse_
 from forsaken.bench.datasets.store import recorded
 from forsaken.data.readers import read_records
 from forsaken.errors import DataError, ForsakenError, ModelError, OracleError, OutputError
+from forsaken.jobs import archive
 from forsaken.jobs.cleaning import write_cleaned
 from forsaken.jobs.formats import EstimatorFile, HuggingFaceFolder, ProgramFile, TensorFile
 from forsaken.references.table import References
@@ -391,3 +392,10 @@ def test_problems_of_a_damaged_result_are_in_our_own_words(tmp_path: Path) -> No
         Result.read(folder / "result.json")
     assert "seconds is of the wrong type" in str(caught.value)
     assert "should" not in str(caught.value)
+
+
+def test_an_exported_program_may_compute_but_not_read_files() -> None:
+    for name in ("add.Tensor", "linear.default", "softmax.int"):
+        assert archive._is_operation(f"torch.ops.aten.{name}")
+    for name in ("from_file.default", "from_file.out", "save.default", "no_such_operation.default"):
+        assert not archive._is_operation(f"torch.ops.aten.{name}")
