@@ -31,12 +31,13 @@ test: $(READY)  ## unit, contract and law tests, and the doctests
 test-slow: $(READY)  ## the tests that take minutes or need real processes
 	$(BIN)/python -m pytest -q -m slow tests
 
-check: $(READY)  ## lint, format, types, dead code and the documentation's links
+check: $(READY)  ## lint, format, types, dead code, the documentation's links, and known holes of what is installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/vulture
 	$(MAKE) --no-print-directory docs
+	$(BIN)/python .ci/audit_dependencies.py
 
 docs: $(READY)  ## the documentation site, into runs/site; a link that leads nowhere is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # with --quiet it would forget to be strict

@@ -104,13 +104,21 @@ def picture_files(place: Path) -> list[Path]:
 
 
 def _class_folders(place: Path) -> list[Path]:
-    return sorted(path for path in place.iterdir() if path.is_dir() and not path.name.startswith("."))
+    return sorted(path for path in _entries(place) if path.is_dir())
 
 
 def _pictures_in(place: Path) -> list[Path]:
-    # Names that start with a dot are left by file managers.
-    found = (path for path in place.iterdir() if path.suffix.lower() in _PICTURES and not path.name.startswith("."))
-    return sorted(path for path in found if path.is_file())
+    return sorted(path for path in _entries(place) if path.suffix.lower() in _PICTURES and path.is_file())
+
+
+def _entries(place: Path) -> list[Path]:
+    """Return what lies in a folder, but for names that start with a dot, which are left by file managers."""
+    try:
+        return [path for path in place.iterdir() if not path.name.startswith(".")]
+    except OSError as error:
+        raise DataError(
+            f"the folder {place} cannot be read ({error.strerror})", remedy="check who may read it"
+        ) from error
 
 
 def _read_folder(place: Path, size: tuple[int, int] | None, progress: Progress) -> Records:

@@ -479,7 +479,9 @@ def _read_classifier(folder: Path) -> Any:
     """Read a classifier of texts or pictures with all of its weights."""
     if not (folder / _CONFIG).is_file():
         raise ModelError(f"{folder} has no {_CONFIG}, expected a folder that model.save_pretrained wrote")
-    if not any(path.name.endswith(_WEIGHTS) for path in folder.iterdir()):
+    with _reading(folder, "a model's folder", "one that you may read"):
+        weights = any(path.name.endswith(_WEIGHTS) for path in folder.iterdir())
+    if not weights:
         raise ModelError(
             f"{folder} holds no .safetensors file; older formats can carry code: save it anew with "
             "model.save_pretrained(folder, safe_serialization=True)"

@@ -103,6 +103,16 @@ def as_logits(output: object) -> Tensor:
     return output
 
 
+def differentiable(logits: Tensor) -> Tensor:
+    """Return logits that a gradient goes through; a model that cuts its gradient off cannot be made to forget."""
+    if not logits.requires_grad:
+        raise ModelError(
+            "the logits do not depend on the chosen parameters by a gradient; remove detach(), no_grad() or "
+            "rounding from the model, or choose other parameters="
+        )
+    return logits
+
+
 @contextmanager
 def evaluation(model: nn.Module) -> Iterator[None]:
     """Put a model into evaluation mode inside the block; afterwards every module has its own mode again."""

@@ -522,6 +522,11 @@ def _copy(module: nn.Module) -> nn.Module:
 def _check_model(module: nn.Module) -> None:
     if any(isinstance(p, nn.parameter.UninitializedParameter) for p in module.parameters()):
         raise ModelError("the model has lazy parameters that are not initialised; call it on a batch and train it")
+    if any(isinstance(each, torch.jit.ScriptModule) for each in module.modules()):
+        raise ModelError(
+            "the model is a scripted or traced module (torch.jit), whose copies have weights that cannot be trained; "
+            "give the module that it was made from, with load_state_dict(scripted.state_dict())"
+        )
     devices = {p.device for p in module.parameters()}
     if len(devices) > 1:
         raise ModelError(f"the model lies on several devices ({sorted(map(str, devices))}); put it on one")

@@ -19,7 +19,7 @@ from forsaken._random import Purpose, generator, torch_seed
 from forsaken.data.nest import Nest, length, map_nest
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError, ModelError, NonFiniteError
-from forsaken.models.logits import LogitModel
+from forsaken.models.logits import LogitModel, differentiable
 from forsaken.models.train import Training
 from forsaken.result import Step
 from forsaken.types import Tick
@@ -120,8 +120,7 @@ class DescentRun:
 
     def logits(self, batch: Batch) -> Tensor:
         """Return the student's logits, in the mode that it trains in."""
-        found: Tensor = self.adapter(batch.inputs)
-        return found
+        return differentiable(self.adapter(batch.inputs))
 
     def steps(self, *sets: Batch) -> int:
         """Return how many steps an epoch over sets takes that are read side by side."""
@@ -303,7 +302,7 @@ def loss_gradient(
         for factor, samples in terms:
             for part in samples.batches(batch_size):
                 labels = part.labels.to(space.adapter.device)  # type: ignore[union-attr]
-                logits = space.logits(space.adapter.place(part.inputs))
+                logits = differentiable(space.logits(space.adapter.place(part.inputs)))
                 loss = cross_entropy(logits, labels, reduction="sum") * (factor / len(samples))
                 found = torch.autograd.grad(loss, list(space.parts.values()), allow_unused=True)
                 for name, gradient in zip(total, found, strict=True):

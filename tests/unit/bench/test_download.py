@@ -48,6 +48,7 @@ class Site:
     most: int | None = None
     cut: int | None = None
     ending: str = "close"
+    megabytes: float = 3.0
     seen: list[Seen] = field(default_factory=list)
 
     @property
@@ -55,7 +56,7 @@ class Site:
         return f"http://127.0.0.1:{self.port}/set.tar.gz"
 
     def archive(self, checksum: str | None = SHA256) -> Archive:
-        return Archive(self.url, "set.tar.gz", checksum, 0.3)
+        return Archive(self.url, "set.tar.gz", checksum, self.megabytes)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -293,3 +294,19 @@ def test_progress_cancels_by_raising_and_the_next_try_goes_on(
         fetch(archive, tmp_path, cancel)
     assert fetch(archive, tmp_path).read_bytes() == site.payload
     assert [seen.status for seen in site.seen] == [200, 206]
+
+
+def test_a_server_that_sends_for_ever_is_stopped(site: Site, tmp_path: Path) -> None:
+    site.payload, site.length, site.megabytes = PAYLOAD * 20, False, 0.3
+    with pytest.raises(DownloadError, match=r"larger than 1,648,576 bytes, twice what is expected"):
+        fetch(site.archive(None), tmp_path)
+    assert names(tmp_path) == []
+
+
+def test_a_part_that_is_a_link_is_not_written_through(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "victim").write_bytes(b"mine")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "set.tar.gz.part").symlink_to(tmp_path / "victim")
+    with pytest.raises((OutputError, DownloadError)):
+        fetch(site.archive(), tmp_path / "folder")
+    assert (tmp_path / "victim").read_bytes() == b"mine"

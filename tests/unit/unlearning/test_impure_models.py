@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
-from forsaken import Forsaken, ShadowOracle, errors
+from forsaken import Forsaken, ShadowOracle, errors, unlearn
 
 DRAW = torch.Generator().manual_seed(0)
 X, KEPT = torch.randn(8, 6, generator=DRAW), torch.randn(20, 6, generator=DRAW)
@@ -170,3 +170,41 @@ def test_unused_inputs_leave_the_largest_penalty_finite() -> None:
     labels = torch.arange(20) % 3
     method = Forsaken(target="uniform", weights="importance-raw", importance="loss", power=0.0)
     assert method(model, x, None, (kept, labels)).details.facts["penalty_max"] is not None
+
+
+class WithoutGradients(nn.Module):
+    """Answers like its network, but lets no gradient through."""
+
+    def __init__(self, act: str) -> None:
+        super().__init__()
+        self.layer, self.act = nn.Linear(6, 3), act
+        with torch.no_grad():
+            self.layer.weight.mul_(20)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.act == "detach":
+            return self.layer(x).detach()
+        with torch.no_grad() if self.act == "no_grad" else torch.inference_mode():
+            return self.layer(x)
+
+
+_DESCENTS = ["fine-tune", "gradient-ascent", "neggrad-plus", "l1-sparse", "salun", "scrub", "bad-teacher", "ssd"]
+
+
+@pytest.mark.parametrize("method", _DESCENTS)
+@pytest.mark.parametrize("act", ["no_grad", "detach", "inference_mode"])
+def test_a_forward_pass_without_gradients_is_told(method: str, act: str) -> None:
+    labels = torch.arange(20) % 3
+    with pytest.raises(errors.ForsakenError, match=r"by a gradient; remove detach|left every weight as it was"):
+        unlearn(WithoutGradients(act), (X, labels[:8]), retain=(KEPT, labels), method=method)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("method", ["forsaken", *_DESCENTS])
+@pytest.mark.parametrize("inside", [False, True])
+def test_scripted_and_traced_modules_are_told(method: str, inside: bool) -> None:
+    labels = torch.arange(20) % 3
+    scripted = torch.jit.trace(nn.Linear(6, 3), X) if inside else torch.jit.script(nn.Linear(6, 3))
+    model = nn.Sequential(nn.Identity(), scripted) if inside else scripted
+    with pytest.raises(errors.ModelError, match=r"scripted or traced module \(torch\.jit\).*made from"):
+        unlearn(model, (X, labels[:8]), KEPT, retain=(KEPT, labels), method=method)

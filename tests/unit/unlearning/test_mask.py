@@ -477,3 +477,9 @@ def test_positions_of_a_weight_that_changed_as_a_whole_are_not_written(tmp_path:
     loaded = forsaken.Mask.load(path)
     new = loaded.apply(model)
     assert all(torch.equal(a, b) for a, b in zip(loaded.revert(new).parameters(), model.parameters(), strict=True))
+
+
+def test_a_mask_is_for_its_owner_alone(mask: Mask, tmp_path: Path) -> None:
+    """With the new weights it restores the memory."""
+    for revertible in (True, False):
+        assert mask.save(tmp_path / f"{revertible}", revertible=revertible).stat().st_mode & 0o077 == 0

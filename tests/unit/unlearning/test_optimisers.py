@@ -259,3 +259,21 @@ def test_running_off_is_an_error() -> None:
     f = Broken(torch.eye(3, dtype=torch.float64), torch.ones(3, dtype=torch.float64))
     with pytest.raises(NonFiniteError, match="owlqn"):
         by_lbfgs(f, torch.zeros(3, dtype=torch.float64), 5)
+
+
+def test_a_step_without_positive_curvature_leaves_no_pair() -> None:
+    """Along such a pair the model of the objective would have no minimum, and the next direction would go uphill."""
+    free = WorkingSet(torch.tensor([3.0, -3.0]), torch.ones(2), 3)
+    free.accept(torch.tensor([-1.0, 1.0]), torch.tensor([4.0, -4.0]))  # s · y = −2
+    assert len(free.pairs) == 0
+    free.accept(torch.tensor([-2.0, 2.0]), torch.tensor([3.0, -3.0]))  # s · y = 2
+    assert len(free.pairs) == 1
+
+
+def test_a_pair_without_positive_curvature_on_what_is_left_goes() -> None:
+    for kept, count in ((0, 0), (1, 1)):
+        pairs = History(2, torch.zeros(2))
+        pairs.add(torch.tensor([1.0, 2.0]), torch.tensor([-1.0, 2.0]))  # s · y = −1 + 4
+        assert len(pairs) == 1
+        pairs.shrink(torch.tensor([kept]))
+        assert len(pairs) == count

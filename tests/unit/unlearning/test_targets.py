@@ -138,3 +138,36 @@ def test_unsure_but_far_from_its_target_is_memorised() -> None:
     found = find_target("class-mean", squared_logits, data, torn, easy)
     assert found.before > found.bound
     assert found.memorised
+
+
+# --- claims: what a certificate says, word by word where it matters --------------------------------------------------
+
+ATTACKER = "An attacker who compares sample by sample with models that never saw the sample can still tell"
+CLAIMED = {
+    "class-mean": ("samples of the same predicted class that the model never saw", "keep their predicted class"),
+    "corrected": ("like clean samples of their true class", "a correction, not the answer of a model that never saw"),
+    "uniform": ("no longer favours any class", "the indecision itself gives them away"),
+    "out-of-fold": ("what retraining would do, sample by sample", "is for forsaken audit to measure"),
+    "out-of-fold, claimed": ("as the references say that were handed in", "the word of whoever handed them in"),
+    "given": ("as the targets that were handed in say", "the word of whoever handed them in"),
+}
+
+
+@pytest.mark.parametrize("target", CLAIMED)
+def test_every_target_claims_what_it_aims_at_and_names_what_it_does_not_show(target: str) -> None:
+    shown, not_shown = CLAIMED[target]
+    found = targets.claim_of("forsaken", {"target": target})
+    assert set(targets.CLAIMS) == set(CLAIMED)
+    assert found.target == target
+    assert found.shown.startswith("The aim, and how far it was reached the numbers say:")
+    assert shown in found.shown
+    assert not_shown in found.not_shown
+    assert (ATTACKER in found.not_shown) == (target in ("class-mean", "corrected", "uniform"))
+
+
+def test_a_method_without_a_target_claims_no_single_sample() -> None:
+    found = targets.claim_of("scrub", {})
+    assert found.target == "scrub"
+    assert "behaves as if it had not been trained on" in found.shown
+    assert found.not_shown.startswith("scrub gives no guarantee for a single sample.")
+    assert ATTACKER in found.not_shown

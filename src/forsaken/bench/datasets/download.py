@@ -38,6 +38,7 @@ _KINDS = ("md5", "sha256")
 CHECKSUMS = "checksums.json"  # SHA-256 of the first download of every archive that has no published checksum
 TIMEOUT = (20.0, 60.0)  # seconds to connect, and between two pieces of an answer
 _PIECE, _MIB = 2**16, 2**20
+_SLACK = 2  # the size of an archive is known to one digit or two
 
 
 def get_dataset(
@@ -178,6 +179,7 @@ def _download(archive: Archive, part: Path, progress: Progress) -> None:
     import requests  # noqa: PLC0415 (only downloads need it)
 
     size = part.stat().st_size if part.is_file() else 0
+    most = int(_SLACK * archive.megabytes * 1e6) + _MIB  # a server could send for ever
     # Archives must arrive as they are: a compressed transfer could not be resumed.
     headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={size}-"} if size else {})
     try:
@@ -191,6 +193,9 @@ def _download(archive: Archive, part: Path, progress: Progress) -> None:
             total = size + int(length) if length.isdecimal() else 0
             with extend(part, anew=not size) as file:
                 for piece in response.iter_content(_PIECE):
+                    if size + len(piece) > most:
+                        remove(part)
+                        raise _failure(archive, part, f"it is larger than {most:,} bytes, twice what is expected")
                     file.write(piece)
                     if size // _MIB != (size + len(piece)) // _MIB:
                         progress(Tick(f"download {archive.file}", (size + len(piece)) // _MIB, -(-total // _MIB)))

@@ -24,6 +24,7 @@ from torch.func import grad, vmap
 from forsaken.data.nest import Nest, map_nest
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError, NonFiniteError
+from forsaken.models.logits import differentiable
 from forsaken.types import Progress, Tick
 from forsaken.unlearning.forsaken.parameters import ParameterSpace, default_batch_size
 from forsaken.unlearning.forsaken.targets import centre
@@ -203,7 +204,8 @@ def _one_by_one(
 
 def _single(space: ParameterSpace, inputs: Nest, label: Tensor, loss: Loss, of: Map) -> list[Tensor | None]:
     """Return `of` of the gradient of one sample, part by part; None for parts that play no role."""
-    found = torch.autograd.grad(loss(space.logits(inputs), label), list(space.parts.values()), allow_unused=True)
+    logits = differentiable(space.logits(inputs))
+    found = torch.autograd.grad(loss(logits, label), list(space.parts.values()), allow_unused=True)
     return [None if g is None else of(g.to_dense() if g.is_sparse else g) for g in found]
 
 

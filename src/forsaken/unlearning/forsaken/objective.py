@@ -19,6 +19,7 @@ from forsaken._random import Purpose, generator
 from forsaken.data.nest import Nest, leaves
 from forsaken.data.samples import Samples, join
 from forsaken.errors import ForsakenError, ModelError, NonFiniteError
+from forsaken.models.logits import differentiable
 from forsaken.unlearning.base import Request
 from forsaken.unlearning.forsaken.optimisers import Smooth
 from forsaken.unlearning.forsaken.parameters import ParameterSpace
@@ -221,12 +222,7 @@ class Objective:
             logits = self.space.logits(inputs).double()
         except torch.OutOfMemoryError as error:
             raise ForsakenError("a batch does not fit into memory; give batch_size= with fewer samples") from error
-        if not logits.requires_grad:
-            raise ModelError(
-                "the logits do not depend on the chosen parameters by a gradient; remove detach(), no_grad() or "
-                "rounding from the model, or choose other parameters="
-            )
-        return logits
+        return differentiable(logits)
 
     def _parts(self, logits: Tensor, wanted: Tensor, seen: int) -> tuple[Tensor, Tensor]:
         """Return a microbatch's share of both means; samples of D come before the anchors."""
