@@ -52,6 +52,7 @@ _MOST_BYTES = 2**20
 _DEEPEST = 32
 _LARGEST = 2**63  # TOML has no larger whole numbers
 _LONGEST = 60  # characters of a value in a message
+_LONGEST_CASE = 80
 
 Where = tuple[str, ...]  # the place of a key, such as ("data", "forget", "count")
 
@@ -136,6 +137,10 @@ def _is_name(text: str) -> bool:
 def _is_function(text: str) -> bool:
     module, colon, function = text.partition(":")
     return bool(colon) and _is_name(function) and all(map(_is_name, module.split(".")))
+
+
+def _is_case(text: str) -> bool:
+    return len(text) <= _LONGEST_CASE and text.isprintable()
 
 
 def _is_type(text: str) -> bool:
@@ -412,6 +417,17 @@ class AuditSettings(Settings):
     )
 
 
+class RequestSettings(Settings):
+    """[request]: what the owner's own books say about the request."""
+
+    expected = 'a table such as { case = "2026-117", due = 2026-12-01 }'
+
+    case: Annotated[Text, _check(_is_case)] | None = Field(
+        default=None, description=f'a case number of at most {_LONGEST_CASE} characters on one line, such as "2026-117"'
+    )
+    due: date | None = Field(default=None, description="a date without quotes, such as 2026-12-01")
+
+
 class ChainSettings(Settings):
     """[chain]: the requests before this one, and when to advise retraining."""
 
@@ -445,6 +461,7 @@ class Job(Settings):
     path: Path = Field(exclude=True)
     model: ModelSettings
     data: DataSettings
+    request: RequestSettings = RequestSettings()
     method: MethodSettings = MethodSettings()
     references: ReferenceSettings | None = None
     oracle: OracleSettings | None = None

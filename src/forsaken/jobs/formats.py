@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import io
-import json
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
@@ -17,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors
 import safetensors.torch
 import torch
 from sklearn.base import BaseEstimator
@@ -26,6 +24,14 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from forsaken._files import copy_path, create, make_folder
+from forsaken._untrusted import (
+    UnreadableError,
+    check_zip,
+    library_reading,
+    parse_json,
+    read_at_most,
+    read_safetensors,
+)
 from forsaken.data.records import Records
 from forsaken.errors import DataNotFoundError, InputError, ModelError, SettingsError
 from forsaken.jobs.archive import checked_archive
@@ -35,6 +41,7 @@ from forsaken.models.logits import Forward, LinearModel
 
 SAFETENSORS, STATE_DICT, PROGRAM, SKOPS = (".safetensors",), (".pt", ".pth"), (".pt2",), (".skops",)
 _HALF = (torch.float16, torch.bfloat16)
+_MOST_BYTES = 2**24  # of a configuration
 _FEW = 4  # names that an error message lists
 _CONFIG = "config.json"  # of a Hugging Face folder, as are the next three
 _WEIGHTS = (".safetensors", ".safetensors.index.json")
@@ -78,13 +85,13 @@ class Format(ABC):
 def _reading(path: Path, what: str, expected: str, *, detail: bool = False) -> Iterator[None]:
     """Raise a `ModelError` for whatever a damaged or hostile file makes a reader raise; `detail` adds its words."""
     try:
-        yield
-    except ModelError:
-        raise
-    except Exception as error:
-        words = str(error).strip().splitlines()
-        reason = f"{type(error).__name__}{f': {words[0][:200]}' if detail and words else ''}"
-        raise ModelError(f"{path} cannot be read as {what} ({reason})", expected=expected) from error
+        with library_reading():
+            yield
+    except UnreadableError as error:
+        cause = error.__cause__
+        words = str(cause).strip().splitlines() if detail and cause is not None else []
+        reason = f"{error}{f': {words[0][:200]}' if words else ''}"
+        raise ModelError(f"{path} cannot be read as {what} ({reason})", expected=expected) from cause or error
 
 
 class TensorFile(Format):
@@ -95,9 +102,9 @@ class TensorFile(Format):
         if path.suffix.lower() in SAFETENSORS:
             self.name = "safetensors"
             wrote = "a file that safetensors.torch.save_file wrote: is it complete?"
-            with _reading(path, "safetensors", wrote, detail=True), safetensors.safe_open(path, framework="pt") as file:
-                self._about = file.metadata()
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+            with _reading(path, "safetensors", wrote):
+                about, tensors = read_safetensors(path)
+            self._about = dict(about) or None
         else:
             self.name = "torch state dict"
             tensors = _read_state_dict(path)
@@ -135,6 +142,7 @@ def _read_state_dict(path: Path) -> dict[str, Tensor]:
     wrote = "a file that torch.save(model.state_dict(), path) wrote: is it complete?"
     try:
         with _reading(path, "a state dict", wrote):
+            check_zip(path)
             found = torch.load(path, map_location="cpu", weights_only=True)
     except ModelError as error:
         if "weights_only" not in str(error.__cause__) and "Weights only" not in str(error.__cause__):
@@ -342,6 +350,7 @@ def _read_skops(path: Path, trusted: Sequence[str]) -> Any:
 
     wrote = "one that skops.io.dump(estimator, path) wrote with a scikit-learn of this version: is it complete?"
     with _reading(path, "a skops file", wrote):
+        check_zip(path)
         unknown = [name for name in skops.io.get_untrusted_types(file=path) if name not in trusted]
         if not unknown:
             return skops.io.load(path, trusted=list(trusted))
@@ -538,9 +547,9 @@ def _peft() -> Any:
 def _checked_config(path: Path) -> dict[str, Any]:
     """Return a configuration; one that names code of its own is refused."""
     try:
-        config = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{path} is not JSON; get the folder again") from error
+        config = parse_json(read_at_most(path, _MOST_BYTES))
+    except (OSError, UnreadableError) as error:
+        raise ModelError(f"{path} cannot be read: {error}; get the folder again") from error
     if not isinstance(config, dict):
         raise ModelError(f"{path} holds no table; get the folder again")
     if "auto_map" in config:

@@ -100,6 +100,11 @@ def weights_name(job: Job) -> str:
     return path.name if path.name not in ("", ".", "..") else path.resolve().name
 
 
+def is_half_moved(folder: Path) -> bool:
+    """Return whether a run was killed while it moved its result into a folder; the next run undoes that."""
+    return (folder / _LIST).exists()
+
+
 @contextmanager
 def output(
     folder: Path, *, force: bool = False, inputs: Iterable[Path] = (), names: Iterable[str] = ()
@@ -179,6 +184,8 @@ def _make(folder: Path, inputs: list[Path]) -> list[Path]:
         made = [each for each in (folder, *folder.parents) if not each.exists()]
         if not is_file and not around:
             make_folder(folder)
+    except OutputError as error:
+        raise error.with_remedy("name another one") from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise OutputError(f"cannot make the folder {folder}: {reason}", remedy="name another one") from error
