@@ -26,6 +26,7 @@ ROOMS = [
     "auditing",
     "federated",
     "jobs",
+    "integrations",
     "bench",
 ]
 ROOMS += ["report", "cli"]

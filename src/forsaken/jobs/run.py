@@ -50,7 +50,7 @@ from forsaken.jobs.rows import Reader
 from forsaken.jobs.sets import JobSets, prepared_for, read_sets
 from forsaken.jobs.stays import forgotten_by_removal, measured_again, what_stays, without_vocabulary
 from forsaken.models.logits import Forward, as_module, posteriors
-from forsaken.models.weights import changes, drift, fingerprint
+from forsaken.models.weights import changes, drift, same_state
 from forsaken.oracles.shadow import ShadowOracle, top_posteriors
 from forsaken.progress import step
 from forsaken.provenance import provenance
@@ -569,7 +569,7 @@ def _write_weights(ready: Prepared, unlearned: Unlearned[Any], old: Path, goal: 
 
     Equal weights are a copy of the file, where what stands around them is `unchanged`.
     """
-    if unchanged and fingerprint(as_module(unlearned.model)) == fingerprint(as_module(ready.loaded.model)):
+    if unchanged and same_state(as_module(unlearned.model), as_module(ready.loaded.model)):
         copy_path(old, goal)
         return
     try:
@@ -580,7 +580,7 @@ def _write_weights(ready: Prepared, unlearned: Unlearned[Any], old: Path, goal: 
     except (OSError, RuntimeError, ValueError, TypeError, KeyError) as error:
         raise OutputError(f"the new weights cannot be written ({type(error).__name__}: {error})") from error
     again = load_model(ready.job, goal)
-    if fingerprint(as_module(again.model)) != fingerprint(as_module(unlearned.model)):
+    if not same_state(as_module(again.model), as_module(unlearned.model)):
         raise OutputError(
             "the new weights differ from the model's when they are read again, so nothing was kept; does the factory "
             "change the weights after they are loaded?"

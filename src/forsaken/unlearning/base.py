@@ -24,7 +24,7 @@ from forsaken.data.samples import Samples
 from forsaken.errors import InputError, MaskError, ModelError, NothingForgottenError, SettingsError, UnknownNameError
 from forsaken.models.logits import Forward, LinearModel, as_given, as_module, evaluation, predict_logits
 from forsaken.models.train import Training
-from forsaken.models.weights import changed_share, fingerprint
+from forsaken.models.weights import changed_share, same_state
 from forsaken.progress import reporter
 from forsaken.references.curvature import Curvature
 from forsaken.references.table import References
@@ -392,7 +392,7 @@ class Unlearner(ABC):
             torch.func.jvp(torch.sum, (torch.zeros(1),), (torch.zeros(1),))
             with evaluation(student), stopwatch(student) as clock:
                 details = self.run(student, request)
-        if self.changes_weights and details.stopped != "not-memorised" and fingerprint(student) == fingerprint(module):
+        if self.changes_weights and details.stopped != "not-memorised" and same_state(student, module):
             raise NothingForgottenError(
                 f"{self!r} left every weight as it was, although the samples are memorised; {self.hint(details)}"
             )

@@ -205,17 +205,24 @@ def record(
         for name, positions, step in space.changes(mu):
             weights = named[name]
             old = weights.detach().reshape(-1)
-            before = old[positions]
+            kind = torch.int32 if old.numel() < _SMALL else torch.int64
+            before = old.clone() if positions is None else old[positions]
             after = (before.to(space.dtype) - step).to(old.dtype)
             moved = ~same_bits(before, after)
             if not bool(moved.any()):
                 continue
-            index = positions[moved]
-            flat = old.clone()
-            flat[index] = after[moved]
-            weights.copy_(flat.view_as(weights))
-            kind = torch.int32 if old.numel() < _SMALL else torch.int64
-            entries[name] = Entries(index.to(kind).cpu(), step[moved].cpu(), before[moved].cpu())
+            if positions is None:
+                weights.copy_(after.view_as(weights))
+            else:
+                flat = old.clone()
+                flat[positions[moved]] = after[moved]
+                weights.copy_(flat.view_as(weights))
+            # The entries stay where the model is until they are saved: most masks are dropped.
+            if positions is None and bool(moved.all()):
+                entries[name] = Entries(torch.arange(len(old), dtype=kind, device=old.device), step, before)
+            else:
+                index = moved.nonzero()[:, 0] if positions is None else positions[moved]
+                entries[name] = Entries(index.to(kind), step[moved], before[moved])
     return Mask(entries, space.trainable, base, fingerprint(student) if entries else base, settings)
 
 

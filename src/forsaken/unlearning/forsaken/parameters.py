@@ -128,15 +128,17 @@ class ParameterSpace:
         """Reshape a part of θ to the matrix that its layer multiplies with, or such a matrix of `UsedColumns` back."""
         return part if self.first is None or self.first.name != name else self.first.turned(part)
 
-    def changes(self, mu: Tensor) -> Iterator[tuple[str, Tensor, Tensor]]:
-        """Yield (parameter, flat positions, values) of the nonzero entries of a vector like θ."""
+    def changes(self, mu: Tensor) -> Iterator[tuple[str, Tensor | None, Tensor]]:
+        """Yield (parameter, flat positions, values) of a vector like θ; without positions, all entries in their order.
+
+        Of a first layer that stands in fewer coordinates, only nonzero entries are yielded.
+        """
         for name, cut in self.slices.items():
             if self.first is not None and self.first.name == name:
                 part = mu[cut].view(self.parts[name].shape)
                 yield from self.first.changes(part, self.adapter.model.get_parameter(name).numel())
             else:
-                positions = mu[cut].nonzero()[:, 0]
-                yield name, positions, mu[cut][positions]
+                yield name, None, mu[cut]
 
     def prefix_outputs(self, inputs: Nest) -> tuple[Tensor, ...] | None:
         """Return the outputs of the frozen prefix for placed inputs, or None without a prefix that fits them."""
