@@ -13,7 +13,7 @@ from forsaken.errors import NotHeldOutError
 from forsaken.jobs.certificate import find_previous
 from forsaken.jobs.configuration import Job, by_references, method_of
 from forsaken.jobs.output import check_there
-from forsaken.jobs.references import absent, debts
+from forsaken.jobs.references import absent, debts, shortfall
 from forsaken.jobs.run import (
     STAGE,
     STEPS,
@@ -133,7 +133,7 @@ def _table_notes(ready: Prepared) -> list[str]:
             ready.table.check_held(ready.job, ready.sets.forget)
         except NotHeldOutError as error:
             notes.append(f"a run would be refused: {error}")
-    return notes + debts(ready.table.table)
+    return [*notes, *shortfall(ready.table.table), *debts(ready.table.table)]
 
 
 def _tried(ready: Prepared, method: Any, reading: float, progress: Progress) -> dict[str, Any]:
