@@ -63,7 +63,7 @@ def make_result(count: int = 12, *, seed: int = 0, classes: list[str] | None = N
         "retrain": {"fr": 0.9, "cfr": 0.01, "accuracy": 0.94, "seconds": 5.0},
         "counts": {
             "forget": count, "memorised_before": count, "reference": 20, "retain": 5, "train": 300, "test": 20,
-            "kept_judged": 30, "kept_members_before": 15,
+            "kept_judged": 30, "kept_members_before": 15, "memorised_after": 1,
         },
         "classes": names,
         "by_class": {
@@ -92,7 +92,7 @@ def make_result(count: int = 12, *, seed: int = 0, classes: list[str] | None = N
             "links": [
                 {
                     "number": n, "time": f"2026-01-0{n}T00:00:00Z", "forgotten": 5 * n, "drift": 0.03,
-                    "certificate": None,
+                    "certificate": None, "signer": None,
                     "accuracy_before": 0.96 - n / 100, "accuracy_after": 0.95 - n / 100,
                 }
                 for n in (1, 2, 3)
@@ -107,6 +107,7 @@ def make_result(count: int = 12, *, seed: int = 0, classes: list[str] | None = N
         "facts": {"target": "class-mean", "anchors": 25},
         "notes": ["the importance came from the reference samples"],
         "warnings": ["the key file can be read by others"],
+        "stays": ["The running statistics of 2 batch-norm layers stay as they were."],
         "settings": {"name": "forsaken", "target": "class-mean", "penalty": 0.001, "parameters": None},
         "job": {"model": {"factory": "pets:net"}, "output": {"mask": False}},
         "history": history,
@@ -288,7 +289,8 @@ def without_oracle(result: dict[str, Any]) -> dict[str, Any]:
         "samples": table | scores | {"hash": None},
         "forget_confidence": sure,
         "separation": apart,
-        "counts": result["counts"] | {"memorised_before": None, "kept_judged": 0, "kept_members_before": 15},
+        "counts": result["counts"]
+        | {"memorised_before": None, "memorised_after": None, "kept_judged": 0, "kept_members_before": 15},
     }  # fmt: skip
 
 
@@ -302,6 +304,7 @@ def bare(result: dict[str, Any]) -> dict[str, Any]:
         "layers": [],
         "notes": [],
         "warnings": [],
+        "stays": [],
         "facts": {},
         "iterations": 0,
     }

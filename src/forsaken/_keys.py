@@ -12,7 +12,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from forsaken._files import write_atomically
+from forsaken._files import remove, write_atomically
 from forsaken.errors import OutputError, SettingsError
 
 KEY_BYTES = 32
@@ -28,6 +28,12 @@ def new_record_key() -> bytes:
 def read_record_key(path: str | os.PathLike[str]) -> bytes:
     """Read a record key: a text file of 64 hexadecimal digits."""
     text = content_of(Path(path), _NEW_RECORD).strip()
+    if re.fullmatch(rb"[0-9a-fA-F\0]{0,63}|\0+", text):
+        raise SettingsError(
+            f"{path} is a record key that was cut off, expected 64 hexadecimal digits: an earlier version was killed, "
+            "or the power failed, while it wrote them; bring the whole key back from a copy, or delete the file and "
+            f"{_NEW_RECORD}"
+        )
     if not re.fullmatch(rb"[0-9a-fA-F]{64}", text):
         # Never the text itself: it may be another secret.
         raise SettingsError(
@@ -39,6 +45,16 @@ def read_record_key(path: str | os.PathLike[str]) -> bytes:
 def key_file(path: Path) -> Path:
     """Return where the key of a table of references lies unless it is named: beside the table."""
     return path.with_name(path.name + ".key")
+
+
+def remove_empty_key(path: Path) -> None:
+    """Remove a key file without content, so that a new key can be written: nothing was ever hashed with that one.
+
+    Earlier versions left such a file when they were killed at the wrong moment.
+    """
+    plain = path.is_file() and not path.is_symlink() and path.stat().st_size <= _LARGEST
+    if plain and not path.read_bytes().strip(b"\0"):
+        remove(path)
 
 
 def write_record_key(path: str | os.PathLike[str], key: bytes) -> Path:
@@ -73,19 +89,14 @@ def content_of(path: Path, remedy: str) -> bytes:
 
 
 def write_new(path: Path, content: bytes, *, private: bool) -> Path:
-    """Write a file that is not there yet; one that is there is never replaced."""
+    """Write a file that is not there yet, whole or not at all; one that is there is never replaced."""
+    if os.path.lexists(path):
+        raise taken(path)
     try:
-        # Taking the name first makes sure that a file of somebody else is never replaced.
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666))
-    except FileExistsError as error:
-        raise taken(path) from error
-    except (OSError, ValueError) as error:
-        reason = (error.strerror if isinstance(error, OSError) else None) or "no file can be called so"
-        raise OutputError(f"cannot write {path}: {reason}; does its folder exist?") from error
-    try:
-        return write_atomically(path, content, private=private)
-    except OutputError:
-        path.unlink(missing_ok=True)
+        return write_atomically(path, content, private=private, replace=False)
+    except OutputError as error:
+        if isinstance(error.__cause__, FileExistsError):  # it came in the meantime
+            raise taken(path) from error
         raise
 
 
@@ -168,7 +179,7 @@ def write_signing_keys(path: str | os.PathLike[str], key: Ed25519PrivateKey) -> 
     try:
         write_new(public, public_key_text(key).encode(), private=False)
     except OutputError:
-        private.unlink(missing_ok=True)  # half a pair would stand in the way of the next try
+        remove(private)  # half a pair would stand in the way of the next try
         raise
     return private, public
 

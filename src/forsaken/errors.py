@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Self
 
 __all__ = [
+    "CertificateError",
     "DataError",
     "DataNotFoundError",
     "DownloadError",
@@ -213,3 +214,7 @@ class DownloadError(ForsakenError, OSError):
 
 class OutputError(ForsakenError, OSError):
     """A result that cannot be read or written."""
+
+
+class CertificateError(OutputError):
+    """A certificate that is damaged, was changed, or is not signed by whom it must be."""

@@ -26,6 +26,7 @@ Seconds = Annotated[float, Field(ge=0, le=1e12)]
 Share = Annotated[float, Field(ge=0, le=1 + 1e-9)]  # a sum of posteriors may round up
 Rate = Annotated[float, Field(ge=-_MAX_COUNT, le=1)]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+KeyId = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
 Time = Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(\+00:00|Z)$")]
 Stopped = Annotated[str, Field(pattern="^(iterations|converged|calibrated|tolerance|line-search|not-memorised)$")]
 
@@ -150,7 +151,7 @@ class Retrained(Part):
 
 
 class Counts(Part):
-    """How many samples each set holds, and how many of them the oracle took for members before."""
+    """How many samples each set holds, and how many of them the oracle took for members before, and after."""
 
     forget: AtLeastOne
     memorised_before: Count | None
@@ -160,6 +161,7 @@ class Counts(Part):
     test: Count
     kept_judged: Count
     kept_members_before: Count | None
+    memorised_after: Count | None = None
 
 
 class ByClass(Part):
@@ -225,7 +227,11 @@ class TargetClaim(Part):
 
 
 class ChainRequest(Part):
-    """One request of a chain; `certificate` is the SHA-256 of its certificate, None for the last."""
+    """One request of a chain; `certificate` is the SHA-256 of its certificate, None for the last.
+
+    `signer` is the id of the key that had signed that certificate when the next request was added to the chain; None
+    where no signature was checked then.
+    """
 
     number: Count
     time: Time
@@ -234,6 +240,7 @@ class ChainRequest(Part):
     accuracy_before: Share | None
     accuracy_after: Share | None
     certificate: Digest | None
+    signer: KeyId | None = None
 
 
 class ChainSummary(Part):
@@ -272,7 +279,11 @@ class Step:
 
 
 class Result(Document):
-    """What a request did: all of result.json. What is not known is None, never a guess."""
+    """What a request did: all of result.json. What is not known is None, never a guess.
+
+    `samples` and, for few records, `forget_confidence` and `separation` are None too where nothing is to be said about
+    single records: see `forsaken.jobs.disclosure`.
+    """
 
     kind: ClassVar[str] = "forsaken.result"
     version: ClassVar[int] = 2
@@ -290,7 +301,7 @@ class Result(Document):
     iterations: Count
     evaluations: Count
     stopped: Stopped
-    forget_confidence: BeforeAfter
+    forget_confidence: BeforeAfter | None
     forget_accuracy: BeforeAfter | None
     separation: Separation | None
     retrain: Retrained | None
@@ -298,7 +309,7 @@ class Result(Document):
     classes: Annotated[list[str], Field(min_length=1, max_length=100_000)]
     by_class: ByClass | None
     layers: list[LayerChange]
-    samples: SampleTable
+    samples: SampleTable | None
     oracle: OracleQuality | None
     target: TargetClaim
     chain: ChainSummary | None
@@ -306,6 +317,7 @@ class Result(Document):
     facts: Table
     notes: list[str]
     warnings: list[str]
+    stays: list[str] = []
     settings: Table
     job: Table | None
     history: list[Step]
@@ -313,11 +325,10 @@ class Result(Document):
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
-        if len(self.samples.row) != self.counts.forget:
-            raise ValueError(
-                f"samples holds {len(self.samples.row)} entries, but counts.forget is {self.counts.forget}"
-            )
-        if max(self.samples.class_before + self.samples.class_after) >= len(self.classes):
+        table = self.samples
+        if table is not None and len(table.row) != self.counts.forget:
+            raise ValueError(f"samples holds {len(table.row)} entries, but counts.forget is {self.counts.forget}")
+        if table is not None and max(table.class_before + table.class_after) >= len(self.classes):
             raise ValueError(f"samples names a class beyond the {len(self.classes)} of classes")
         if self.by_class and {len(part) for _, part in self.by_class} != {len(self.classes)}:
             raise ValueError(f"by_class must hold one entry for each of the {len(self.classes)} classes")

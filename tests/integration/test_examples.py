@@ -175,7 +175,8 @@ def test_tampered_weights_are_found_out(name, stage, tmp_path) -> None:
     content[-1] ^= 1
     copy = tmp_path / played.weights
     copy.write_bytes(bytes(content))
-    done = shell(f"forsaken verify forgotten/certificate.json --weights {copy}", played.folder)
+    verify = "forsaken verify forgotten/certificate.json --public-key signing.pem.pub"
+    done = shell(f"{verify} --weights {copy}", played.folder)
     assert done.returncode == 3
     assert "NOT verified" in done.stdout
 
@@ -269,7 +270,7 @@ def test_a_stranger_s_text_is_not_among_the_forgotten(texts, tmp_path) -> None:
         writer.writeheader()
         writer.writerows(others)
     verify = "forsaken verify forgotten/certificate.json --weights forgotten/model.skops --record-key records.key"
-    done = shell(f"{verify} --records {tmp_path / 'others.csv'}", texts.folder)
+    done = shell(f"{verify} --public-key signing.pem.pub --records {tmp_path / 'others.csv'}", texts.folder)
     assert done.returncode == 3
     assert "none of the 1 is among the 16 forgotten" in " ".join(done.stdout.split())
 

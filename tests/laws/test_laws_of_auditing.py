@@ -13,6 +13,8 @@ from forsaken.metrics import (
     klom_summary,
     lira,
     neurips_score,
+    request_floor,
+    request_u_lira,
     separation,
     u_lira,
     u_lira_floor,
@@ -53,6 +55,26 @@ def test_retrained_against_retrained_is_at_its_floor_about_95_times_in_100() -> 
     # 57 of 60 expected, with a standard deviation of 1.7; 0.95 and 0.94 over 300 other seeds
     assert inside >= 51
     assert worst_inside >= 51
+
+
+def test_a_request_to_retrained_models_is_at_its_floor_and_doing_nothing_is_told() -> None:
+    inside = told = 0
+    for seed in range(40):
+        models, originals = world(seed, 4 * N)
+        floor = request_floor(models[2 * N :], halvings=60, seed=seed)
+        inside += floor.low <= request_u_lira(models[:N], models[N : 2 * N]) <= floor.high
+        told += not at_floor(request_u_lira(originals[:N], models[:N]), floor)
+    assert inside >= 33  # 38 expected, 1.4 a standard deviation
+    assert told == 40
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_request_tells_what_no_sample_of_it_does(seed) -> None:
+    retrained, _ = world(seed, 4 * N)
+    shifted = retrained[:N] + 0.3 * retrained.std(axis=0)
+    judges = retrained[N : 2 * N]
+    assert u_lira(shifted, judges).auc < 0.6
+    assert request_u_lira(shifted, judges) > u_lira(shifted, judges).auc + 0.1
 
 
 def test_retrained_against_retrained_holds_one_half_in_its_interval() -> None:

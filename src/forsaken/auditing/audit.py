@@ -16,11 +16,13 @@ from forsaken._checks import Problems
 from forsaken._random import checked_seed
 from forsaken.auditing.alarms import like_the_ensemble, no_op, over_forgetting
 from forsaken.auditing.attacks import LEAST_SAMPLES, ShadowModels, white_box
+from forsaken.auditing.before_after import before_after
 from forsaken.auditing.ensembles import Ensembles
-from forsaken.auditing.full import Full
+from forsaken.auditing.full import NEIGHBOURS, Full
 from forsaken.auditing.held_out import HeldOut
 from forsaken.auditing.inputs import AuditInputs, Caveat, Train, classes_of, overlaps
 from forsaken.auditing.measurements import BEFORE, RETRAINED
+from forsaken.auditing.neighbours import AUTO, neighbours_of
 from forsaken.auditing.quick import Quick
 from forsaken.auditing.relearning import relearn_time
 from forsaken.auditing.result import PROFILES, Audit, Curve, Divergence, Number, Profile, Spread
@@ -28,6 +30,7 @@ from forsaken.auditing.words import conclusion, cost_of
 from forsaken.data.samples import Samples
 from forsaken.errors import SettingsError, UnknownNameError
 from forsaken.metrics import FEW
+from forsaken.models.augment import View
 from forsaken.models.logits import Forward
 from forsaken.models.train import Training
 from forsaken.oracles.shadow import ShadowOracle
@@ -59,6 +62,7 @@ def audit(
     training: Training | Train | None = None,
     method: str | Unlearner | None = None,
     references: References | HeldOut | None = None,
+    neighbours: str | View | None = AUTO,
     models: int | None = None,
     folder: Path | str | None = None,
     engine: str = "local",
@@ -104,6 +108,10 @@ def audit(
     references : References, optional
         The table that the method was given, with the forgotten rows still in it. "full" makes references for every
         original in the same way, which costs up to as many trainings for each original as the table has folds.
+    neighbours : str, callable or None
+        How altered copies of the forgotten samples are made, which are attacked as well: a name of
+        `forsaken.models.augment.AUGMENTATIONS`, or a function ``(inputs, generator) -> inputs``. "auto": by the
+        augmentation of the recipe; without one texts lose a fifth of their words, and other samples have no neighbours.
     models : int, optional
         How many shadow models ("standard", 8) or originals ("full", 16) to train.
     folder : path, optional
@@ -145,6 +153,7 @@ def audit(
         method=chosen,
         forward=forward,
         seed=checked_seed(seed),
+        neighbours=neighbours_of(sets.forget, neighbours, training, checked_seed(seed)),
     )
     held_out = _held_out(references, chosen, sets) if profile == "full" else None
     with reporter(progress) as told:
@@ -224,6 +233,7 @@ class _AuditRun:
             originals=count,
             retrained=2 * count,
             references={} if held_out is None else {name: held_out},
+            besides={} if inputs.neighbours is None else {NEIGHBOURS: inputs.neighbours},
             folder=folder,
             device=self.device,
         )
@@ -256,7 +266,7 @@ class _AuditRun:
         inputs, quick = self.inputs, self.quick
         over, within_band = over_forgetting(inputs, quick, *(self.margins or ()))
         alarms = (no_op(inputs, quick), over)
-        numbers = (*self.numbers, *within_band, *quick.numbers())
+        numbers = (*self.numbers, *within_band, *quick.numbers(), *before_after(inputs))
         caveats = [*self.caveats, *quick.caveats(ensemble=profile == "full")]
         method, training = inputs.method, inputs.training
         references = str(self.cost.get("references") or "")

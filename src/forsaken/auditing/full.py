@@ -1,4 +1,4 @@
-"""The full profile: unlearned against retrained models, sample by sample (U-LiRA, KLoM, the NeurIPS-2023 score)."""
+"""The full profile: unlearned against retrained models, by sample and by request (U-LiRA, KLoM, the NeurIPS score)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from forsaken.auditing.attacks import unresolved
+from forsaken.auditing.before_after import ensemble_before_after
 from forsaken.auditing.inputs import Caveat
 from forsaken.auditing.measurements import BEFORE, PARTS, RETRAINED, Matrices
 from forsaken.auditing.result import Curve, Divergence, Number, Spread
@@ -17,6 +18,7 @@ from forsaken.metrics import (
     FEW,
     Floor,
     KlomFloor,
+    RequestFloor,
     ULira,
     bootstrap_interval,
     forgetting_epsilon,
@@ -25,6 +27,10 @@ from forsaken.metrics import (
     klom,
     klom_floor,
     klom_summary,
+    request_floor,
+    request_interval,
+    request_u_lira,
+    smallest_shift,
     u_lira,
     u_lira_floor,
     u_lira_intervals,
@@ -34,29 +40,51 @@ from forsaken.types import Array
 _LEAST = 4  # originals: with fewer no number would mean anything
 _SAME = 1e-9  # margins that differ by less are those of one model
 _SHOWN = 6  # of the samples that the attack tells best
+NEIGHBOURS = "neighbours"  # further margins of an ensemble (`Ensembles.besides`)
 _PAIRS = "pairs of a sample and a model"
-_LABELS = {"forget": "forgotten samples", "retain": "kept training samples", "test": "test samples"}
+_LABELS = {
+    "forget": "forgotten samples",
+    "retain": "kept training samples",
+    "test": "test samples",
+    NEIGHBOURS: "neighbours of the forgotten samples",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Floors:
-    """The floors of U-LiRA and of KLoM by set: N retrained models against N other retrained models.
+    """What N retrained models against N others say: the floors of U-LiRA (by sample and by request) and of KLoM.
 
+    `shifts` are the smallest shifts of the forgotten samples that U-LiRA would have seen, by sample and by request.
     They are the same for every method that is judged by the same retrained models, and take longer to compute than
     everything else.
     """
 
     u_lira: Mapping[str, Floor]
+    request: Mapping[str, RequestFloor]
+    shifts: tuple[float | None, float | None]
     klom: Mapping[str, KlomFloor]
 
     @classmethod
     def of(cls, matrices: Matrices, count: int, *, seed: int = 0) -> Floors:
         """Compute the floors from the first 2 `count` retrained models."""
-        both = {part: matrices.margins[RETRAINED][part][: 2 * count] for part in PARTS}
-        return cls(
-            {part: u_lira_floor(margins, seed=seed) for part, margins in both.items()},
-            {part: klom_floor(margins, seed=seed) for part, margins in both.items()},
+        both = {part: margins_of(matrices, RETRAINED, part)[: 2 * count] for part in parts_of(matrices)}
+        samples = {part: u_lira_floor(margins, seed=seed) for part, margins in both.items()}
+        request = {part: request_floor(both[part], seed=seed) for part in both if part not in ("retain", "test")}
+        shifts = (
+            smallest_shift(both["forget"], samples["forget"], seed=seed),
+            smallest_shift(both["forget"], request["forget"], request_u_lira, seed=seed),
         )
+        return cls(samples, request, shifts, {part: klom_floor(both[part], seed=seed) for part in PARTS})
+
+
+def parts_of(matrices: Matrices) -> tuple[str, ...]:
+    """Return the sets that U-LiRA attacks: the three of every ensemble, and neighbours where they were measured."""
+    return (*PARTS, NEIGHBOURS) if NEIGHBOURS in matrices.facts.get(RETRAINED, {}) else PARTS
+
+
+def margins_of(matrices: Matrices, group: str, part: str) -> Array:
+    """Return the margins of a group of models on a set, or on the neighbours."""
+    return matrices.facts[group][part] if part == NEIGHBOURS else matrices.margins[group][part]
 
 
 class Full:
@@ -106,11 +134,12 @@ class Full:
                 remedy="use the profile standard, or a training function that draws the rows that it learns from by "
                 "its seed (a bootstrap)",
             )
+        self.parts = parts_of(matrices)
         self.attack: dict[str, ULira] = {
-            part: u_lira(self._margins(method, part), self._halves(part)[0]) for part in PARTS
+            part: u_lira(self._margins(method, part), self._halves(part)[0]) for part in self.parts
         }
         self.idle: dict[str, ULira] = {
-            part: u_lira(self._margins(BEFORE, part), self._halves(part)[0]) for part in PARTS
+            part: u_lira(self._margins(BEFORE, part), self._halves(part)[0]) for part in self.parts
         }
         self.floors = Floors.of(matrices, self.count, seed=seed) if floors is None else floors
         self._even = u_lira(second, first)
@@ -131,8 +160,15 @@ class Full:
         return [Caveat(problem, "models", f"give models={FEW}")]
 
     def numbers(self) -> list[Number]:
-        """Return every number, the strongest attack first."""
-        return [*self._areas(), *self._divergences(), self._score(), *self._accuracies()]
+        """Return every number, U-LiRA first."""
+        return [
+            *self._areas(),
+            *self._shifts(),
+            *self._divergences(),
+            self._score(),
+            *self._accuracies(),
+            *ensemble_before_after(self.matrices, self.method, self.seed),
+        ]
 
     def klom(self) -> list[Divergence]:
         """Return KLoM on each set, beside its floor and its ceiling."""
@@ -168,19 +204,22 @@ class Full:
         ]
 
     def _margins(self, group: str, part: str) -> Array:
-        return self.matrices.margins[group][part][: self.count]
+        return margins_of(self.matrices, group, part)[: self.count]
 
     def _halves(self, part: str) -> tuple[Array, Array]:
         """Return the margins of the retrained models: those that judge, and as many others."""
-        both = self.matrices.margins[RETRAINED][part]
+        both = margins_of(self.matrices, RETRAINED, part)
         return both[: self.count], both[self.count : 2 * self.count]
 
     def _areas(self) -> list[Number]:
-        intervals = {part: u_lira_intervals(self._margins(self.method, part), self._halves(part)[0]) for part in PARTS}
+        intervals = {
+            part: u_lira_intervals(self._margins(self.method, part), self._halves(part)[0]) for part in self.parts
+        }
         attack, idle, floor, own = self.attack["forget"], self.idle["forget"], self.floor, intervals["forget"]
         trace = "a trace of the forgotten samples or of the unlearning"
         return [
             self._area("forget", "u_lira_auc", "U-LiRA on the forgotten samples: AUC", own.auc),
+            self._request("forget", "u_lira_request_auc", "U-LiRA on the request as a whole: AUC over models"),
             Number(
                 name="u_lira_worst",
                 label="U-LiRA on the tenth of them that is told best: AUC",
@@ -200,6 +239,53 @@ class Full:
                 self._area(part, f"u_lira_auc_{part}", f"U-LiRA on {_LABELS[part]}: AUC, {trace}", intervals[part].auc)
                 for part in ("retain", "test")
             ),
+            *(self._near(intervals[NEIGHBOURS].auc) if NEIGHBOURS in self.parts else ()),
+        ]
+
+    def _near(self, interval: tuple[float, float] | None) -> list[Number]:
+        kind = _LABELS[NEIGHBOURS]
+        whole = f"U-LiRA on the {kind}, all of them at once: AUC over models"
+        return [
+            self._area(NEIGHBOURS, "u_lira_auc_neighbours", f"U-LiRA on the {kind}: AUC", interval),
+            self._request(NEIGHBOURS, "u_lira_request_auc_neighbours", whole),
+        ]
+
+    def _request(self, part: str, name: str, label: str) -> Number:
+        ours, before, first = self._margins(self.method, part), self._margins(BEFORE, part), self._halves(part)[0]
+        floor, interval = self.floors.request[part], request_interval(ours, first)
+        return Number(
+            name=name,
+            label=label,
+            value=request_u_lira(ours, first),
+            direction="half",
+            n=2 * self.count,
+            unit="models",
+            interval=interval,
+            retrained=floor.mean,
+            before=request_u_lira(before, first),
+            floor=(floor.low, floor.high),
+            note=_note(interval, f"the sum over {first.shape[1]} samples, of an attacker who knows the whole request"),
+        )
+
+    def _shifts(self) -> list[Number]:
+        """Return how small a difference the attacks would have seen with so many models and samples."""
+        note = (
+            "in standard deviations of each sample's margin among retrained models; a shift of all samples by as much "
+            "is seen in four audits of five"
+        )
+        none = "no shift up to 8 standard deviations would have been seen: there are too few models"
+        named = ("u_lira_smallest_shift", "sample by sample"), ("u_lira_request_smallest_shift", "on the whole request")
+        return [
+            Number(
+                name=name,
+                label=f"the smallest shift that U-LiRA would have seen, {how}",
+                value=value,
+                direction="lower",
+                n=2 * self.count,
+                unit="models",
+                note=none if value is None else note,
+            )
+            for (name, how), value in zip(named, self.floors.shifts, strict=True)
         ]
 
     def _area(self, part: str, name: str, label: str, interval: tuple[float, float] | None) -> Number:

@@ -86,6 +86,8 @@ class AuditInputs:
         How models like these are trained.
     method : Unlearner or None
         The method that made the model forget; the full profile repeats it on other originals.
+    neighbours : Samples or None
+        Altered copies of the forgotten samples, with their labels.
     """
 
     before: Any
@@ -97,6 +99,7 @@ class AuditInputs:
     method: Unlearner | None = None
     forward: Forward | None = None
     seed: int = 0
+    neighbours: Samples | None = None
 
     @property
     def device(self) -> str:

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 import forsaken.models
-from forsaken._files import write_atomically
+from forsaken._files import make_folder, write_atomically
 from forsaken._random import torch_seed
 from forsaken.data.nest import leaves
 from forsaken.data.samples import Samples
@@ -136,7 +136,7 @@ class MeasurementCache:
         """Keep the records of a model; those that are there already stay as they are."""
         for group, path in self._paths(trained_for, seed).items():
             if path is not None and not path.exists():
-                path.parent.mkdir(parents=True, exist_ok=True)
+                make_folder(path.parent)
                 buffer = io.BytesIO()
                 np.savez_compressed(buffer, **records[group])  # type: ignore[arg-type]
                 write_atomically(path, buffer.getvalue())

@@ -109,6 +109,17 @@ class Quick:
             learnt = sets.forget.labels.numpy()
             label = "forgotten samples still answered with the label that was learnt"
             found.append(self._mean("forget_accuracy", label, "forget", lambda rows: correct(rows, learnt)))
+        return found + self._neighbours()
+
+    def _neighbours(self) -> list[Number]:
+        if self.inputs.neighbours is None:
+            return []
+        label = "mean confidence on neighbours of the forgotten samples"
+        found = [self._mean("neighbour_confidence", label, "neighbours", lambda rows: rows.max(1))]
+        if self.inputs.neighbours.labels is not None:
+            learnt = self.inputs.neighbours.labels.numpy()
+            label = "neighbours of the forgotten samples answered with the label that was learnt"
+            found.append(self._mean("neighbour_accuracy", label, "neighbours", lambda rows: correct(rows, learnt)))
         return found
 
     def moved(self, answers: Posteriors) -> tuple[int, int]:
@@ -127,6 +138,8 @@ class Quick:
 
     def _posteriors(self, model: Any) -> Posteriors:
         parts = {role: part for role in _ROLES if (part := self.inputs.sets.get(role)) is not None}
+        if self.inputs.neighbours is not None:
+            parts["neighbours"] = self.inputs.neighbours
         return {
             role: posteriors(model, Samples(part.inputs), forward=self.inputs.forward) for role, part in parts.items()
         }

@@ -10,6 +10,8 @@ from forsaken.metrics.ulira import NEAR
 _WIDE = 0.3  # an interval of an AUC this wide rules nothing out
 _OTHER_KIND = 0.1  # from 0.5: on a retrained model an attack this good tells two kinds of samples apart, not membership
 
+_SHIFTS = ("u_lira_smallest_shift", "u_lira_request_smallest_shift")
+
 _NOT = {
     "quick": "That a stronger attack, sample by sample, would fail as well: the profiles standard and full test that",
     "standard": "That an attacker with many retrained models could not distinguish the model from one that never saw "
@@ -92,18 +94,39 @@ def _full(known: Mapping[str, Number]) -> str:
     attack, worst = known["u_lira_auc"], known["u_lira_worst"]
     low, high = attack.floor or (0.5, 0.5)
     told = (
-        f"The strongest attack of this audit (U-LiRA) distinguishes the unlearned models from models that never saw "
-        f"the samples with AUC {_told(attack.value)}; between models that never saw them it reaches {low:.3f} to "
-        f"{high:.3f}, and before unlearning {_told(attack.before)}."
+        f"Sample by sample U-LiRA distinguishes the unlearned models from models that never saw the samples with AUC "
+        f"{_told(attack.value)}; between models that never saw them it reaches {low:.3f} to {high:.3f}, and before "
+        f"unlearning {_told(attack.before)}."
     )
     if attack.before is not None and _at_floor(attack.before, attack):
         return f"{told} That shows nothing: the attack does not work on the models before unlearning either."
     if chance(attack) and worst.value is not None and worst.floor is not None and worst.value > worst.floor[1]:
         return (
             f"{told} On average that is no better than chance, but on the tenth of the samples where the attack works "
-            f"best it reaches AUC {worst.value:.3f}, and with retrained models at most {worst.floor[1]:.3f}."
+            f"best it reaches AUC {worst.value:.3f}, and with retrained models at most {worst.floor[1]:.3f}. "
+            f"{_request(known)}"
+        ).rstrip()
+    return f"{told} {_verdict([attack])} {_request(known)}".rstrip()
+
+
+def _request(known: Mapping[str, Number]) -> str:
+    """Return what an attacker who knows the whole request sees, and how small a difference would have been seen."""
+    whole, shifts = known.get("u_lira_request_auc"), [known.get(name) for name in _SHIFTS]
+    told = []
+    if whole is not None and whole.value is not None and whole.floor is not None:
+        low, high = whole.floor
+        reach = f"AUC {whole.value:.3f} ({low:.3f} to {high:.3f} between retrained models)"
+        if chance(whole):
+            told.append(f"An attacker who knows the whole request does no better than chance either: {reach}.")
+        else:
+            told.append(f"But an attacker who knows the whole request tells the models apart: {reach}.")
+    seen = [shift.value for shift in shifts if shift is not None and shift.value is not None]
+    if seen:
+        told.append(
+            f"With these models and samples a shift of the margins by less than {min(seen):.2f} standard "
+            "deviations could have gone unseen."
         )
-    return f"{told} {_verdict([attack])}"
+    return " ".join(told)
 
 
 def chance(attack: Number) -> bool | None:

@@ -106,7 +106,8 @@ def result_table(result: Result, title: str) -> Table:
     true = result.forget_accuracy
     if true is not None and result.target.target == "corrected":
         row("answered with their true class", true.before, true.after, true.retrained)
-    row("confidence on forgotten samples", sure.before, sure.after, sure.retrained)
+    if sure is not None:
+        row("confidence on forgotten samples", sure.before, sure.after, sure.retrained)
     if result.accuracy_before is not None:
         row("test accuracy", result.accuracy_before, result.accuracy_after, retrain and retrain.accuracy)
     if result.oracle is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from forsaken._files import write_atomically
+from forsaken._files import make_folder, write_atomically
 from forsaken.cli.console import AsJson, at_work, emit, result_table, say, write_page
 from forsaken.errors import OutputError
 
@@ -38,13 +38,13 @@ def demo(
     if out.exists() and not out.is_dir():
         raise OutputError(f"{out} is a file, not a folder; give another one with --out")
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        make_folder(out)
     except OSError as error:
         raise OutputError(f"cannot make the folder {out}: {error.strerror}; give another one with --out") from error
     torch.set_num_threads(1)  # the network is too small for more, and one thread gives the same bits everywhere
     with at_work() as progress:
         found = run_demo(seed, progress)
-        write_posteriors(out / ARRAYS, found.answers)
+        write_posteriors(out / ARRAYS, found.answers, per_record=True)  # public pictures of digits
         found.result.write(out / RESULT)
         summary = summary_of(found.result)
         write_atomically(out / SUMMARY, summary.encode())

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import secrets
-import shutil
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
+from forsaken._files import draft_of
 from forsaken.cli.console import AsJson, emit, opened_job, print_table, say
 from forsaken.errors import OutputError
 
@@ -98,16 +97,8 @@ def _change(mask: Path, job: Path, out: Path, weights: Path | None, force: bool,
         _check_goal(out, [source, mask, job], force)
         loaded = load_model(read, source)
         model = found.revert(loaded.model) if undo else found.apply(loaded.model)
-        draft = out.parent / f".{secrets.token_hex(6)}{out.suffix}"
-        try:
+        with draft_of(out) as draft:
             loaded.write(model, draft)
-            draft.replace(out)
-        except OSError as error:
-            raise OutputError(f"cannot write {out}: {error.strerror}; does its folder exist?") from error
-        finally:
-            if draft.is_dir():
-                shutil.rmtree(draft)
-            draft.unlink(missing_ok=True)
     if as_json:
         emit({"weights": str(out), "changed": len(found)})
     else:

@@ -52,7 +52,8 @@ def unlearn(
     if as_json:
         emit({"folder": str(folder), "files": written, "result": outcome.result.to_dict()})
     else:
-        _tell(folder, outcome)
+        key = read.output.signing_key
+        _tell(folder, outcome, None if key is None else read.resolve(f"{key}.pub"))
 
 
 def _run(job: Job, folder: Path, force: bool) -> tuple[Outcome, list[str]]:
@@ -68,7 +69,7 @@ def _run(job: Job, folder: Path, force: bool) -> tuple[Outcome, list[str]]:
     return outcome, written
 
 
-def _tell(folder: Path, outcome: Outcome) -> None:
+def _tell(folder: Path, outcome: Outcome, public: Path | None) -> None:
     from forsaken.jobs.output import CERTIFICATE, RECORD_KEY, REFERENCES_KEY, REPORT
 
     result, weights = outcome.result, folder / outcome.weights.name
@@ -76,17 +77,19 @@ def _tell(folder: Path, outcome: Outcome) -> None:
     nothing = result.stopped == "not-memorised"
     what = f"{asked}: nothing to forget, no weight was changed" if nothing else f"{asked}, carried out"
     print_table(result_table(result, f"{what} (one run)"))
-    note(*result.notes, *result.warnings, *(result.chain.advice if result.chain else ()))
+    advice = result.chain.advice if result.chain else ()
+    note(*result.notes, *result.warnings, *advice, *(f"left to do: {text}" for text in result.stays))
     key, twin = folder / RECORD_KEY, folder / REFERENCES_KEY
     if key.exists():
         both = f", and the same in {twin}" if outcome.certificate.references and twin.exists() else ""
         say(f"record key:  {key}{both} (keep it, and apart from the certificate)")
     certificate = folder / CERTIFICATE
+    who = ["--any-signer"] if public is None else ["--public-key", str(public)]
     say(
         f"weights:     {weights}",
         f"report:      {folder / REPORT}",
-        f"certificate: {certificate}",
-        f"check it:    forsaken verify {shlex.quote(str(certificate))} --weights {shlex.quote(str(weights))}",
+        f"certificate: {certificate}{' (not signed: it does not show who wrote it)' if public is None else ''}",
+        f"check it:    forsaken verify {shlex.join([str(certificate), '--weights', str(weights), *who])}",
     )
 
 

@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from forsaken.errors import SettingsError
+from forsaken.cli.console import say
+from forsaken.errors import CertificateError, SettingsError
 
 if TYPE_CHECKING:
     from forsaken.jobs.certificate import Certificate
@@ -25,7 +26,12 @@ _ANSWERS = {True: "[green]yes[/]", False: "[bold red]no[/]", None: "not checked"
 def verify(
     certificate: Annotated[Path, typer.Argument(help="The certificate.")],
     weights: Annotated[Path, typer.Option(help="The weights that are said to have forgotten.")],
-    public_key: Annotated[Path | None, typer.Option(help="The public key (PEM) that must have signed.")] = None,
+    public_key: Annotated[
+        list[Path] | None, typer.Option(help="The public key (PEM) that must have signed; one of them, if repeated.")
+    ] = None,
+    any_signer: Annotated[
+        bool, typer.Option("--any-signer", help="Check all but who signed. The answer is never: verified.")
+    ] = False,
     records: Annotated[Path | None, typer.Option(help="Records that must be among the forgotten ones.")] = None,
     record_key: Annotated[Path | None, typer.Option(help="The key of the hashes of the records.")] = None,
     previous: Annotated[list[Path] | None, typer.Option(help="An earlier certificate; may be repeated.")] = None,
@@ -33,28 +39,42 @@ def verify(
 ) -> None:
     """Check a certificate against the weights, its signature, records and the certificates before it.
 
-    Exit code 0: no check failed; 3: one did; 2: something could not be read.
+    Exit code 0: no check failed; 3: one did, or the certificate is damaged; 2: something could not be read, or it was
+    not said whose signature is expected.
 
-    Example: forsaken verify forgotten/certificate.json --weights forgotten/model.safetensors
+    Example: forsaken verify out/certificate.json --weights out/model.safetensors --public-key signing.pem.pub
     """
     from forsaken._keys import read_public_key, read_record_key
     from forsaken.jobs.certificate import Certificate
     from forsaken.jobs.verify import verify_certificate
 
+    if bool(public_key) == any_signer:
+        raise SettingsError(
+            "--public-key and --any-signer contradict each other; give one of them"
+            if any_signer
+            else "it is not said who must have signed, and anyone can write and sign a certificate; give the signer's "
+            "public key, known from elsewhere, with --public-key, or check all but the signer with --any-signer"
+        )
     if (records is None) != (record_key is None):
         given, other = ("--records", "--record-key") if records else ("--record-key", "--records")
         raise SettingsError(
             f"{given} is given without {other}; records are compared by hashes under that key, give both"
         )
-    stated = Certificate.read(certificate)
-    found = verify_certificate(
-        stated,
-        weights,
-        public=read_public_key(public_key) if public_key else None,
-        records=records,
-        record_key=read_record_key(record_key) if record_key else None,
-        previous=[Certificate.read(path) for path in previous or ()],
-    )
+    keys = [read_public_key(path) for path in public_key or ()]
+    secret = read_record_key(record_key) if record_key else None
+    try:
+        stated = Certificate.read(certificate)
+        earlier = [Certificate.read(path) for path in previous or ()]
+    except CertificateError as error:
+        # Whatever else holds: a certificate that is not as it was written is a failed verification.
+        told = f"NOT verified: {error}."
+        if as_json:
+            facts = {"certificate": str(certificate), "verified": False, "checks": [], "verdict": told}
+            typer.echo(json.dumps(facts))
+        else:
+            say(f"[bold red]{escape(told)}[/]", markup=True)
+        raise typer.Exit(FAILED) from error
+    found = verify_certificate(stated, weights, keys=keys, records=records, record_key=secret, previous=earlier)
     if as_json:
         typer.echo(json.dumps(_facts(certificate, stated, found)))
     else:
@@ -67,7 +87,7 @@ def _facts(path: Path, stated: Certificate, found: Verification) -> dict[str, ob
     return {
         "certificate": str(path),
         "sha256": stated.sha256,
-        "verified": found.passed,
+        "verified": found.verified,
         "signer": found.signer,
         "checks": [asdict(check) for check in found.checks],
         "models_owe": found.owed,
@@ -83,6 +103,6 @@ def _show(found: Verification) -> None:
     for check in found.checks:
         lines.add_row(check.name, _ANSWERS[check.passed], escape(check.words))
     console.print(lines, highlight=False)
-    sure = found.passed and found.signer == "known" and not found.owed
+    sure = found.verified and not found.owed
     colour = "green" if sure else "yellow" if found.passed else "bold red"
     console.print(f"[{colour}]{escape(found.verdict)}[/]", highlight=False, soft_wrap=True)

@@ -25,12 +25,13 @@ from forsaken.errors import ForsakenError, InputError, OutputError, SettingsErro
 from forsaken.jobs.certificate import Certificate, file_hash, settings_hash
 from forsaken.jobs.code import UserModel, inherited
 from forsaken.jobs.configuration import LEAST, MOST, Job, by_references, method_of, target_of
+from forsaken.jobs.disclosure import audit_without_records
 from forsaken.jobs.formats import EstimatorFile, Format, load_model
 from forsaken.jobs.output import AUDIT, AUDIT_MODELS, CERTIFICATE, RECORD_KEY, RESULT, check_there, weights_name
 from forsaken.jobs.references import Refit, training_of, training_problems
 from forsaken.jobs.rows import NONMEMBERS, Reader, Rows
 from forsaken.jobs.run import oracle_of
-from forsaken.jobs.sets import JobSets, prepared_for, read_sets
+from forsaken.jobs.sets import JobSets, prepared_for, prepared_rows, read_sets
 from forsaken.metrics import FEW
 from forsaken.models.logits import posteriors
 from forsaken.models.train import Training, steps_of, train
@@ -40,7 +41,7 @@ from forsaken.references.rows import units
 from forsaken.result import Result
 from forsaken.types import Array, Progress, Tick, silent
 
-_SAME = 0.02  # by which a confidence may differ between machines
+_SAME = 0.02  # by which a mean confidence may differ between machines
 _WARM_UP, _TIMED = 5, 20  # training steps: the first ones are many times slower than the rest
 _SHORT = 5.0  # seconds; where the warm-up took longer, its own time is good enough
 _QUICK = 'profile = "quick" works'
@@ -185,6 +186,7 @@ def audit_job(plan: AuditPlan, progress: Progress = silent, *, engine: str = "lo
                 training=read.training,
                 method=method_of(job),
                 references=held_out,
+                neighbours=None if job.audit.neighbours == "none" else job.audit.neighbours,
                 models=plan.models or None,
                 folder=plan.folder / AUDIT_MODELS,
                 engine=engine,
@@ -204,6 +206,8 @@ def audit_job(plan: AuditPlan, progress: Progress = silent, *, engine: str = "lo
     }
     more = {"warnings": (*found.warnings, *read.warnings), "settings": {**found.settings, **ties}}
     found = found.model_copy(update=more)
+    if not job.output.per_record:
+        found = audit_without_records(found, len(sets.forget))
     found.write(plan.folder / AUDIT)
     return found
 
@@ -292,9 +296,12 @@ def read_inputs(plan: AuditPlan, progress: Progress = silent) -> JobAudit:
     check_there(job, references=False)  # the run advised to delete the table of references
     progress(Tick("read", 0, 1))
     loaded = load_model(job)
-    after = load_model(job, plan.folder / weights_name(job)).model
-    sets = read_sets(job, loaded, Reader(job, progress), audit=True)
-    answers = posteriors(loaded.model, Samples(sets.forget.inputs), forward=loaded.forward)
+    new = load_model(job, plan.folder / weights_name(job))
+    after = new.model
+    # What can be observed is what the new pipeline answers: its vocabulary may be smaller than the old one's.
+    sets = read_sets(job, new, Reader(job, progress), audit=True)
+    asked = prepared_rows(job, loaded, sets.rows["forget"])
+    answers = posteriors(loaded.model, Samples(asked.inputs), forward=loaded.forward)
     warnings = _check_forgotten(job, plan.folder, certificate, sets, answers)
     if trains:
         _check_labels(sets)
@@ -346,15 +353,12 @@ def _check_forgotten(job: Job, folder: Path, certificate: Certificate, sets: Job
 
 
 def _answered_alike(path: Path, answers: Array) -> bool:
-    """Return whether the old model's answers are those in a result.json; True where that file cannot be read."""
+    """Return whether the old model is as sure of the records as a result.json says; True where it does not say."""
     try:
-        noted = Result.read(path).samples
+        noted = Result.read(path).forget_confidence
     except OutputError:
         return True  # the report, which reads the same file, says what is wrong with it
-    classes = answers.shape[1]
-    counts = np.bincount(noted.class_before, minlength=classes), np.bincount(answers.argmax(1), minlength=classes)
-    sure = np.sort(noted.confidence_before), np.sort(answers.max(1))
-    return np.array_equal(counts[0], counts[1]) and np.allclose(*sure, rtol=0, atol=_SAME)
+    return noted is None or abs(noted.before - float(answers.max(1).mean())) <= _SAME
 
 
 def _odd_labels(sets: JobSets, answers: Array) -> list[str]:

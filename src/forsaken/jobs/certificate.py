@@ -16,7 +16,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -27,7 +27,7 @@ from pydantic import Field, StringConstraints, ValidationError, model_validator
 
 from forsaken._files import write_atomically
 from forsaken._keys import key_id
-from forsaken.errors import DataError, DataNotFoundError, OutputError, SettingsError
+from forsaken.errors import CertificateError, DataError, DataNotFoundError, OutputError, SettingsError
 from forsaken.result import (
     Amount,
     AtLeastOne,
@@ -37,6 +37,7 @@ from forsaken.result import (
     Count,
     Counts,
     Digest,
+    KeyId,
     OracleQuality,
     Part,
     Rate,
@@ -198,7 +199,7 @@ class Measured(Part):
     cfr: Rate | None
     accuracy_before: Share | None
     accuracy_after: Share | None
-    forget_confidence: BeforeAfter
+    forget_confidence: BeforeAfter | None
     separation: Separation | None
     retrain: Retrained | None
     oracle: OracleQuality | None
@@ -330,7 +331,7 @@ def _advice(what: str, value: float | None, bound: float | None) -> tuple[str, .
 class Signature(Part):
     """An Ed25519 signature (base64), and a hint at the key that made it: `forsaken._keys.key_id`."""
 
-    keyid: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{16}$")]
+    keyid: KeyId
     sig: Words
 
 
@@ -347,7 +348,10 @@ class Envelope(Part):
 
 
 class Certificate(Part):
-    """What a run did, in a form that can be hashed, signed and checked by others. It holds no record and no path."""
+    """What a run did, in a form that can be hashed, signed and checked by others. It holds no record and no path.
+
+    `stays` says what saw the records and is as it was: vocabularies, fitted steps, running statistics.
+    """
 
     time: Time
     version: Words
@@ -362,11 +366,15 @@ class Certificate(Part):
     chain: Chain
     mask: MaskFate
     references: ReferenceTable | None = None
+    stays: tuple[Words, ...] = ()
     signature: Signature | None = Field(default=None, exclude=True)
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Certificate:
-        """Read a certificate file that anybody may have written; whatever is wrong with it is an `OutputError`."""
+        """Read a certificate file that anybody may have written; whatever is wrong with it is an `OutputError`.
+
+        A file that was read and is no certificate as Forsaken writes it is a `CertificateError`.
+        """
         where = f"the certificate {path}"
         try:
             if Path(path).exists() and not Path(path).is_file():
@@ -398,7 +406,7 @@ class Certificate(Part):
                 "not read; check it with the version that wrote it, or move it away: the next request then begins a "
                 "new chain"
             )
-        raise OutputError(f"{where} is damaged, or none of Forsaken's: {problem}; {_AGAIN}")
+        raise CertificateError(f"{where} is damaged, or none of Forsaken's: {problem}; {_AGAIN}")
 
     @property
     def payload(self) -> bytes:
@@ -451,6 +459,10 @@ class Certificate(Part):
         # The signature itself is not signed, so there must be one way only to write it.
         return "valid" if base64.b64encode(sig).decode() == self.signature.sig else "invalid"
 
+    def signer(self, keys: Iterable[Ed25519PublicKey]) -> str | None:
+        """Return the id of the one of these keys that signed this certificate as it is; None if none did."""
+        return next((key_id(key) for key in keys if self.check_signature(key) == "valid"), None)
+
 
 class _Statement(Part):
     """The parts of an in-toto statement that are read; the rest is compared with what would be written."""
@@ -485,7 +497,8 @@ def make_certificate(
     Parameters
     ----------
     result : Result
-        Its numbers are kept as they are. Of the settings of the method and of the job only hashes are kept.
+        Its numbers are kept as they are (`forsaken.jobs.disclosure` says which there may be). Of the settings of the
+        method and of the job only hashes are kept.
     weights : BothWeights
         Each described by ``Weights.of(path, format)``.
     hashes : sequence of str
@@ -514,7 +527,7 @@ def make_certificate(
         # Where nothing was memorised, the method and its target had nothing to do with the outcome.
         target=None if result.stopped == "not-memorised" else result.target,
         measured=Measured(
-            by=result.samples.score,
+            by="confidence" if result.counts.memorised_before is None else "oracle",
             **{name: getattr(result, name) for name in Measured.model_fields if name != "by"},
         ),
         seconds=Duration(unlearning=result.seconds, total=total_seconds),
@@ -522,6 +535,7 @@ def make_certificate(
         chain=Chain(links=chain.links),
         mask=MaskFate(kept=mask_kept),
         references=references,
+        stays=tuple(result.stays),
     )
 
 
@@ -529,20 +543,24 @@ def extend(
     previous: Certificate | None,
     link: ChainRequest,
     *,
+    signer: str | None = None,
     max_drift: float | None = None,
     max_accuracy_loss: float | None = None,
 ) -> Chain:
-    """Return the chain of `previous` with one more link; its number follows from the place, whatever `link` says."""
+    """Return the chain of `previous` with one more link; its number follows from the place, whatever `link` says.
+
+    `signer` is the id of the key that is known to have signed `previous`.
+    """
     links: tuple[ChainRequest, ...] = ()
     if previous is not None:
         *before, last = previous.chain.links
-        links = (*before, last.model_copy(update={"certificate": previous.sha256}))
+        links = (*before, last.model_copy(update={"certificate": previous.sha256, "signer": signer}))
     own = link.model_copy(update={"number": len(links) + 1, "certificate": None})
     return Chain(links=(*links, own), max_drift=max_drift, max_accuracy_loss=max_accuracy_loss)
 
 
 def find_previous(
-    weights: Path, named: Path | None = None, public: Ed25519PublicKey | None = None
+    weights: Path, named: Path | None = None, keys: Sequence[Ed25519PublicKey] = (), *, anyone: bool = False
 ) -> Certificate | None:
     """Return the certificate of the request that made these weights, if there was one.
 
@@ -553,15 +571,20 @@ def find_previous(
     named : Path, optional
         The certificate, if the user names it: then it must fit. Without it, one that lies beside the weights is taken
         if it fits, and passed over if it speaks of other weights.
-    public : public key, optional
-        The user's own key: a certificate that it is said to have signed must be unchanged since.
+    keys : public keys
+        One of them must have signed a certificate that fits. Without keys none is asked for: then the certificate that
+        follows is not signed either.
+    anyone : bool
+        Take a certificate that none of the keys signed.
     """
     for path in _beside(weights) if named is None else (named,):
         certificate = Certificate.read(path)
-        if certificate.check_signature(public) == "invalid":
-            raise OutputError(f"the certificate {path} was changed after it was signed; {_AGAIN}")
+        if any(certificate.check_signature(key) == "invalid" for key in keys):
+            raise CertificateError(f"the certificate {path} was changed after it was signed; {_AGAIN}")
         found, stated = file_hash(weights), certificate.weights
         if found == stated.new.sha256:
+            if keys and not anyone and certificate.signer(keys) is None:
+                raise _unknown_signer(path, certificate)
             return certificate
         if named is not None:
             early = " (they are the weights before that request)" if found == stated.old.sha256 else ""
@@ -570,6 +593,17 @@ def find_previous(
                 f"{found}{early}; name the certificate that was made with these weights, or leave it out"
             )
     return None
+
+
+def _unknown_signer(path: Path, certificate: Certificate) -> CertificateError:
+    """Return the error that a certificate cannot be added to a chain that is signed: anybody may have put it there."""
+    whose = "is not signed" if certificate.signature is None else f"is signed by the key {certificate.signature.keyid}"
+    return CertificateError(
+        f"the certificate {path} of the request before {whose}",
+        expected="the signature of this run's own key, since this run signs what it takes from there",
+        remedy="name the public key of whoever signed it in [chain] signers, take it unchecked with signers = "
+        '"anyone" (the new certificate then says so), or move it away to begin a new chain',
+    )
 
 
 def _beside(weights: Path) -> Iterator[Path]:

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from forsaken._files import draft_of, write_atomically
+from forsaken._files import create, draft_of, write_atomically
 from forsaken.data.duplicates import Duplicates, content_keys, find_duplicates
 from forsaken.data.readers import INPUT_KEYS, picture_files
 from forsaken.data.records import Records
@@ -108,7 +108,7 @@ def _write_csv(source: Path, goal: Path, gone: Array) -> None:
             raise
         raise UnsafeError("it is not UTF-8 throughout") from error
     kept = table.filter(_staying(gone, len(table), source))
-    with source.open("rb") as file, goal.open("xb") as out:
+    with source.open("rb") as file, create(goal) as out:
         mark = file.read(len(codecs.BOM_UTF8))
         out.write(mark if mark == codecs.BOM_UTF8 else b"")  # without it Excel takes the text for another encoding
         pa.csv.write_csv(kept, out)
@@ -144,7 +144,8 @@ def _write_parquet(source: Path, goal: Path, gone: Array) -> None:
             kept = kept.set_column(at, field, anew)
         elif "dictionary" in str(field.type):
             raise UnsafeError(f"its column {field.name!r} holds dictionaries, which keep the values of rows that left")
-    pq.write_table(kept, goal)
+    with create(goal) as out:
+        pq.write_table(kept, out)
     if pq.read_metadata(goal).num_rows != len(kept):
         raise OutputError(f"the rows of {goal.name} are not those of {source.name} less the forgotten ones")
 
@@ -161,7 +162,7 @@ def _write_npz(source: Path, goal: Path, gone: Array) -> None:
     if any(not isinstance(array, np.ndarray) for array in arrays.values()) or "file" in arrays:
         raise UnsafeError("it holds more than arrays, or one called 'file', which NumPy cannot write")
     stays = _staying(gone, len(inputs), source)
-    with goal.open("xb") as out:
+    with create(goal) as out:
         kept = {name: array[stays] if array.shape[:1] == stays.shape else array for name, array in arrays.items()}
         np.savez(out, **kept)
     with np.load(goal, allow_pickle=False) as written:

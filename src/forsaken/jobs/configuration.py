@@ -414,6 +414,9 @@ class AuditSettings(Settings):
     )
     recipe: RecipeSettings | None = None
     nonmembers: Source | None = None
+    neighbours: Literal["auto", "none", "mirror-shift", "word-dropout"] = Field(
+        default="auto", description='"auto", "none", "mirror-shift" or "word-dropout"'
+    )
 
 
 class ChainSettings(Settings):
@@ -422,6 +425,9 @@ class ChainSettings(Settings):
     expected = "a table with limits such as max_drift = 2.0"
 
     previous: PathText | None = Field(default=None, description='a path such as "../first/certificate.json"')
+    signers: list[PathText] | Literal["anyone"] = Field(
+        default=[], description='a list of public keys such as ["first.pem.pub"], or "anyone"'
+    )
     max_drift: Limit | None = Field(default=None, description="a number >= 0, such as 2.0")
     max_accuracy_loss: Limit | None = Field(default=None, description="a number >= 0, such as 0.02")
 
@@ -433,7 +439,9 @@ class OutputSettings(Settings):
 
     folder: PathText = Field(description='a folder such as "forgotten"')
     mask: bool = Field(default=False, description=_TRUE_OR_FALSE)
+    batch_norm: Literal["recompute"] | None = Field(default=None, description='"recompute", or nothing')
     cleaned: Literal["dataset", "rows", "none"] = Field(default="dataset", description='"dataset", "rows" or "none"')
+    per_record: bool = Field(default=False, description=_TRUE_OR_FALSE)
     record_key: PathText | None = Field(default=None, description='a path such as "records.key"')
     signing_key: PathText | None = Field(default=None, description='a path such as "signing.pem"')
 
@@ -490,6 +498,14 @@ class Job(Settings):
         if self.output.mask and method is not None and not method.keeps_mask:
             what = f"is true, but {self.method.name} has no mask"
             yield Problem(("output", "mask"), what, remedy="leave mask out")
+        if self.output.batch_norm == "recompute":
+            what = 'is "recompute", which '
+            if self.data.train is None:
+                needs = f"{what}measures on the kept rows of train, and [data] has none"
+                yield Problem(("output", "batch_norm"), needs, remedy="add train, or leave batch_norm out")
+            if self.output.mask:
+                needs = f"{what}changes more than weights, so that no mask leads back to the old model"
+                yield Problem(("output", "batch_norm"), needs, remedy="leave mask or batch_norm out")
         cleaned = self.output.cleaned
         if "cleaned" in self.output.model_fields_set and cleaned != "none" and self.data.train is None:
             what = f"is {cleaned!r}, but [data] has no train to clean"

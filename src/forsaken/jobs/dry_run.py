@@ -10,18 +10,17 @@ from torch import nn
 
 from forsaken._keys import read_record_key, read_signing_key
 from forsaken.errors import NotHeldOutError
-from forsaken.jobs.certificate import find_previous
 from forsaken.jobs.configuration import Job, by_references, method_of
 from forsaken.jobs.output import check_there
-from forsaken.jobs.references import absent, debts, shortfall
+from forsaken.jobs.references import STAGE, absent, debts, shortfall
 from forsaken.jobs.run import (
-    STAGE,
     STEPS,
     Prepared,
     answers_of,
     doubts,
     judge_prepared,
     prepare_job,
+    request_before,
     unlearn_prepared,
 )
 from forsaken.models.logits import as_module
@@ -118,9 +117,7 @@ def _check_the_rest(job: Job) -> None:
     if job.output.record_key is not None:
         read_record_key(job.resolve(job.output.record_key))
     signing = None if job.output.signing_key is None else read_signing_key(job.resolve(job.output.signing_key))
-    if job.chain.previous is not None:
-        public = None if signing is None else signing.public_key()
-        find_previous(job.resolve(job.model.weights), job.resolve(job.chain.previous), public)
+    request_before(job, signing)
 
 
 def _table_notes(ready: Prepared) -> list[str]:

@@ -10,7 +10,6 @@ import copy
 import io
 import json
 import logging
-import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,6 +25,7 @@ from sklearn.pipeline import Pipeline
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
+from forsaken._files import copy_path, create, make_folder
 from forsaken.data.records import Records
 from forsaken.errors import DataNotFoundError, InputError, ModelError, SettingsError
 from forsaken.jobs.archive import checked_archive
@@ -64,7 +64,7 @@ class Format(ABC):
 
     @abstractmethod
     def write(self, model: Any, goal: Path) -> None:
-        """Write a model of this kind to `goal` as the original was written."""
+        """Write a model of this kind to `goal`, a draft, as the original was written."""
 
     def prepare(self, parts: Sequence[Records]) -> list[Any] | None:  # noqa: ARG002
         """Return what the model takes for each of these sets of records; None where the format does not know."""
@@ -119,9 +119,12 @@ class TensorFile(Format):
         if self.name == "safetensors":
             # Shared tensors are stored once; where the original kept copies of them, so does this file.
             separate = {name: tensor.clone() for name, tensor in tensors.items()}
-            goal.write_bytes(safetensors.torch.save(separate, metadata=self._about))
+            content = safetensors.torch.save(separate, metadata=self._about)
+            with create(goal) as file:
+                file.write(content)
         else:
-            torch.save(tensors, goal)
+            with create(goal) as file:
+                torch.save(tensors, file)
 
 
 def _read_state_dict(path: Path) -> dict[str, Tensor]:
@@ -240,7 +243,8 @@ class ProgramFile(Format):
             for name, tensor in program.state_dict.items():
                 if isinstance(tensor, Tensor):
                     tensor.copy_(new[name])
-        torch.export.save(program, goal)
+        with create(goal) as file:
+            torch.export.save(program, file)
 
     def _load(self) -> Any:
         log = logging.getLogger("torch.export")
@@ -295,7 +299,19 @@ class EstimatorFile(Format):
         if isinstance(self._whole, Pipeline):
             whole = copy.copy(self._whole)
             whole.steps = [*self._whole.steps[:-1], (self._whole.steps[-1][0], model)]
-        skops.io.dump(whole, goal)
+        with create(goal) as file:
+            skops.io.dump(whole, file)
+
+    @property
+    def pipeline(self) -> Any:
+        """The whole pipeline; None where the file holds a classifier alone."""
+        return None if self._steps is None else self._whole
+
+    def with_pipeline(self, whole: Any) -> EstimatorFile:
+        """Return the same format with another pipeline of the same steps."""
+        twin = copy.copy(self)
+        twin._whole, twin._steps, twin.model = whole, whole[:-1], whole[-1]
+        return twin
 
     def prepare(self, parts: Sequence[Records]) -> list[Any] | None:
         """Return what the pipeline's earlier steps make of the records."""
@@ -307,7 +323,9 @@ class EstimatorFile(Format):
         if self._steps is None:
             return None if records.kind == "text" else given
         try:
-            return self._steps.transform(given)
+            found = self._steps.transform(given)
+            # Counts of words are whole numbers, which a linear layer does not multiply.
+            return found.astype(self.model.coef_.dtype) if found.dtype.kind in "iub" else found
         except (ValueError, TypeError, AttributeError) as error:
             # the type alone: scikit-learn's own text may quote a value
             raise InputError(
@@ -363,13 +381,13 @@ class HuggingFaceFolder(Format):
 
     def write(self, model: Any, goal: Path) -> None:
         """Write the weights with the configuration and tokenizer of the original."""
-        goal.mkdir()
+        make_folder(goal)
         model.save_pretrained(goal)
         for pattern in _BESIDES:
             for path in sorted(self._folder.glob(pattern)):
                 plain = path.is_file() and not path.is_symlink() and not path.name.endswith(_WEIGHTS)
                 if plain and not (goal / path.name).exists():
-                    shutil.copyfile(path, goal / path.name)
+                    copy_path(path, goal / path.name)
 
     def prepare(self, parts: Sequence[Records]) -> list[Any] | None:
         """Return the tokens of texts, padded to the longest of all sets."""
@@ -383,8 +401,13 @@ class HuggingFaceFolder(Format):
         settings = {"padding": "max_length", "truncation": True, "max_length": max(lengths), "return_tensors": "pt"}
         return [dict(tokenizer(records.content.tolist(), **settings)) for records in parts]
 
+    @property
+    def has_tokenizer(self) -> bool:
+        """Whether there is a tokenizer in the folder."""
+        return any((self._folder / name).is_file() for name in _TOKENIZERS) or bool(list(self._folder.glob("*.model")))
+
     def _tokenizer(self) -> Any:
-        if not any((self._folder / name).is_file() for name in _TOKENIZERS) and not list(self._folder.glob("*.model")):
+        if not self.has_tokenizer:
             raise ModelError(
                 f"{self._folder} has no tokenizer; save it there with tokenizer.save_pretrained(folder), or name a "
                 "function with prepare ="

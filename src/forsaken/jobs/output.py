@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
+import hashlib
 import os
-import shutil
 import signal
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from forsaken._files import write_atomically
+from forsaken._files import flush, make_folder, move, remove, remove_drafts, write_atomically
 from forsaken._keys import key_file
 from forsaken.auditing.result import FILE as AUDIT_FILE
 from forsaken.errors import DataNotFoundError, OutputError
@@ -35,6 +36,12 @@ _SOMETIMES = (MASK, COPIES, ROWS, REFERENCES, REFERENCES_KEY, *_CLEANED)
 # What was made from a run after it, and goes before its certificate does: it must not be taken for another run's.
 _AFTERWARDS = (AUDIT, AUDIT_MODELS)
 _HIDDEN, _LIST, _LOCK = ".unfinished", ".unfinished.json", ".forsaken.lock"
+_REPLACED = ".replaced"  # the files of an earlier run, until the new ones are in their place
+EARLIER = (
+    "earlier"  # certificates that were replaced, each with its key: without them nothing that was issued is checked
+)
+_OWN = (_HIDDEN, _LIST, _LOCK, _REPLACED, EARLIER)
+_KEPT = (CERTIFICATE, RECORD_KEY, REFERENCES_KEY)
 
 
 def inputs_of(job: Job) -> list[Path]:
@@ -44,6 +51,7 @@ def inputs_of(job: Job) -> list[Path]:
         texts += [job.oracle.file, job.oracle.weights, job.oracle.retrained]
     for source in job.sources.values():
         texts += [source.path, source.ids if isinstance(source.ids, str) else None]
+    texts += [] if job.chain.signers == "anyone" else job.chain.signers
     return [job.path, *(job.resolve(text) for text in texts if text is not None), *table_files(job)]
 
 
@@ -81,7 +89,7 @@ def outputs_of(job: Job) -> list[str]:
     keys = [] if job.output.record_key else [RECORD_KEY]
     table = [] if job.references is None else [REFERENCES, *([REFERENCES_KEY] if keys else [])]
     others = [RESULT, ARRAYS, CERTIFICATE, REPORT, *keys, *table, *([MASK] if job.output.mask else [])]
-    if weights in (*others, AUDIT, AUDIT_MODELS):
+    if weights in (*others, AUDIT, AUDIT_MODELS, EARLIER):
         raise OutputError(f"the weights are called {weights}, as another file of the results is; rename them")
     return [weights, *others]
 
@@ -98,8 +106,9 @@ def output(
 ) -> Iterator[Path]:
     """Give a folder to write to; what is in it afterwards is moved to `folder`, unless the block fails.
 
-    What a killed run left behind is removed first. A result that is there already is replaced only with `force`, and
-    a file that the run reads is never replaced.
+    What a killed run left behind is removed first, and what it was about to replace is put back. A result that is there
+    already is replaced only with `force`: its certificate and its key stay in the folder `earlier`, and the rest goes
+    when the new result is on the disk. A file that the run reads is never replaced.
 
     Parameters
     ----------
@@ -117,23 +126,24 @@ def output(
     hidden = folder / _HIDDEN
     try:
         with held(folder):
+            _settle(folder, read)
+            if (folder / CERTIFICATE).exists() and not force:
+                raise OutputError(
+                    f"{folder} holds the result of an earlier run, which is not overwritten; name another folder "
+                    "with --out, or replace it with --force"
+                )
+            _check_free(folder, names, force, read)
             try:
-                _tidy(folder, read)
-                if (folder / CERTIFICATE).exists() and not force:
-                    raise OutputError(
-                        f"{folder} holds the result of an earlier run, which is not overwritten; name another folder "
-                        "with --out, or replace it with --force"
-                    )
-                _check_free(folder, names, force, read)
-                hidden.mkdir(mode=0o700)
+                make_folder(hidden, 0o700, new=True)
                 yield hidden
                 _publish(hidden, folder, force, read)
             finally:
-                shutil.rmtree(hidden, ignore_errors=True)
+                with suppress(OSError):  # the next run removes it
+                    remove(hidden)
     finally:
         for each in made:
             if each.is_dir() and not any(each.iterdir()):
-                each.rmdir()
+                remove(each)
 
 
 @contextmanager
@@ -147,6 +157,7 @@ def held(folder: Path) -> Iterator[None]:
     except (OSError, NotImplementedError) as error:
         raise OutputError(f"cannot write to {folder}: {getattr(error, 'strerror', None) or error}") from error
     try:
+        remove_drafts(folder)
         yield
     except OSError as error:
         if isinstance(error, OutputError) or not _is_ours(error, folder):
@@ -156,7 +167,7 @@ def held(folder: Path) -> Iterator[None]:
         # Unlinked while it is held: after the release the file may be the next holder's already. A system that does
         # not unlink open files keeps it, which harms nobody.
         with suppress(OSError):
-            (folder / _LOCK).unlink(missing_ok=True)
+            remove(folder / _LOCK)
         lock.release()
 
 
@@ -167,7 +178,7 @@ def _make(folder: Path, inputs: list[Path]) -> list[Path]:
         around = [] if is_file else [each for each in inputs if each.is_dir() and place.is_relative_to(each)]
         made = [each for each in (folder, *folder.parents) if not each.exists()]
         if not is_file and not around:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise OutputError(f"cannot make the folder {folder}: {reason}", remedy="name another one") from error
@@ -179,20 +190,85 @@ def _make(folder: Path, inputs: list[Path]) -> list[Path]:
     return made
 
 
-def _tidy(folder: Path, inputs: list[Path]) -> None:
-    """Remove what a killed run left: its hidden place, and the files that it had begun to move into sight."""
-    listed = folder / _LIST
-    if listed.is_file() and not listed.is_symlink():
-        try:
-            names = json.loads(listed.read_bytes())
-        except (OSError, ValueError):
-            names = []
-        for name in names if isinstance(names, list) else []:
-            plain = isinstance(name, str) and name == Path(name).name and name not in ("", ".", "..")
-            if plain and (folder / name).resolve() not in inputs:
-                _remove(folder / name)
-        listed.unlink()
-    _remove(folder / _HIDDEN)
+class _Move(BaseModel):
+    """What a run is about to move into sight: the SHA-256 of each of its files, and the names that it moves away first.
+
+    The record lies in the folder from before the first move until after the last one. Where a next run finds it, the
+    run was killed in between, and every move is undone.
+    """
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    new: dict[str, str]
+    old: tuple[str, ...]
+
+
+def _settle(folder: Path, inputs: list[Path]) -> None:
+    """Undo what a killed run did: remove its files, and put back those that it was about to replace.
+
+    Only files whose SHA-256 the run had written down are removed, and all of them are checked before the first goes.
+    """
+    listed, hidden, replaced = folder / _LIST, folder / _HIDDEN, folder / _REPLACED
+    for place in (listed, hidden, replaced):
+        if place.is_symlink():
+            raise _refusal(folder, place.name, "is a link")
+    if listed.is_file():
+        told = _read_list(folder)
+        for path in _leftovers(folder, told, inputs):
+            if path.is_dir():
+                path.rmdir()
+            else:
+                remove(path)
+        for name in told.old:
+            if os.path.lexists(replaced / name):
+                move(replaced / name, folder / name)
+        remove(listed)
+    remove(replaced)
+    remove(hidden)
+
+
+def _read_list(folder: Path) -> _Move:
+    try:
+        return _Move.model_validate_json((folder / _LIST).read_bytes(), strict=False)
+    except (OSError, ValidationError) as error:
+        raise _refusal(folder, _LIST, "holds no SHA-256 of each file, as this version writes them down") from error
+
+
+def _leftovers(folder: Path, told: _Move, inputs: list[Path]) -> list[Path]:
+    """Return what a killed run had moved into sight, files before their folders.
+
+    Whatever is not as that run left it is refused by name.
+    """
+    for name in (*told.new, *told.old):
+        parts = Path(name).parts
+        plain = bool(parts) and ".." not in parts and "\0" not in name and Path(name).as_posix() == name
+        if not plain or Path(name).is_absolute() or parts[0] in _OWN:
+            raise _refusal(folder, name, "is no name of a file that a run writes")
+    # An earlier run's file that was not moved away yet, or that is back already.
+    untouched = {name for name in told.old if not os.path.lexists(folder / _REPLACED / name)}
+    files, folders = [], []
+    for top in sorted({Path(name).parts[0] for name in told.new}.union(told.old) - untouched):
+        for path in (folder / top, *(folder / top).rglob("*")) if os.path.lexists(folder / top) else ():
+            name = path.relative_to(folder).as_posix()
+            if path.is_symlink():
+                raise _refusal(folder, name, "is a link")
+            if path.resolve() in inputs:
+                raise _refusal(folder, name, "is read by this job")
+            if path.is_dir():
+                folders.append(path)
+            elif path.is_file() and _digest(path) == told.new.get(name):
+                files.append(path)
+            else:
+                raise _refusal(folder, name, "is not as the killed run wrote it")
+    return [*files, *sorted(folders, reverse=True)]
+
+
+def _refusal(folder: Path, name: str, why: str) -> OutputError:
+    return OutputError(
+        f"a run was killed while it moved its files into {folder}, and {name!r}, which stands in its record {_LIST} or "
+        f"in its way, {why}; nothing was removed",
+        remedy=f"move that file away, or look at {folder} and remove {_LIST} with what is not yours",
+    )
 
 
 def _check_free(folder: Path, names: Iterable[str], force: bool, inputs: list[Path]) -> None:
@@ -210,20 +286,56 @@ def _check_free(folder: Path, names: Iterable[str], force: bool, inputs: list[Pa
 
 
 def _publish(hidden: Path, folder: Path, force: bool, inputs: list[Path]) -> None:
+    """Move what a run wrote into sight, and what it replaces away; all of it, or nothing."""
     names = sorted(path.name for path in hidden.iterdir())
     _check_free(folder, names, force, inputs)
+    earlier = os.path.lexists(folder / CERTIFICATE)
+    leaving = (CERTIFICATE, *names, *((*_AFTERWARDS, *_SOMETIMES) if earlier else ()))
+    there = [name for name in dict.fromkeys(leaving) if os.path.lexists(folder / name)]
+    old = [name for name in there if name in names or (folder / name).resolve() not in inputs]
+    flush(hidden)
+    new = {
+        path.relative_to(hidden).as_posix(): _digest(path) for path in sorted(hidden.rglob("*")) if not path.is_dir()
+    }
+    _keep_certificate(folder, old)
     with _undisturbed():
-        # The certificate goes first and comes last: a folder with one is whole, whatever happens in between.
-        earlier = (folder / CERTIFICATE).exists()
-        for name in (*_AFTERWARDS, CERTIFICATE, *_SOMETIMES) if earlier else (CERTIFICATE,):
-            if name == CERTIFICATE or (name not in names and (folder / name).resolve() not in inputs):
-                _remove(folder / name)
-        write_atomically(folder / _LIST, json.dumps(names).encode())
-        for name in sorted(names, key=lambda name: name == CERTIFICATE):
-            if (hidden / name).is_dir() or (folder / name).is_dir():
-                _remove(folder / name)
-            (hidden / name).replace(folder / name)
-        (folder / _LIST).unlink()
+        try:
+            write_atomically(folder / _LIST, _Move(new=new, old=tuple(old)).model_dump_json().encode())
+            make_folder(folder / _REPLACED, 0o700)
+            # The certificate goes first and comes last: a folder with one is whole, whatever happens in between.
+            for name in old:
+                move(folder / name, folder / _REPLACED / name)
+            for name in sorted(names, key=lambda name: name == CERTIFICATE):
+                move(hidden / name, folder / name)
+            remove(folder / _LIST)
+        except OSError:
+            with suppress(OSError):  # what fails here too, the next run does
+                _settle(folder, inputs)
+            raise
+        remove(folder / _REPLACED)
+
+
+def _keep_certificate(folder: Path, leaving: list[str]) -> None:
+    """Copy a certificate that is to be replaced, and the keys beside it, to a folder of their own, where they stay."""
+    if not any(name in leaving for name in _KEPT):
+        return
+    kept = {name: (folder / name).read_bytes() for name in _KEPT if (folder / name).is_file()}
+    digest = hashlib.sha256(b"".join(name.encode() + b"\0" + content for name, content in kept.items())).hexdigest()
+    day = max(datetime.fromtimestamp((folder / name).stat().st_mtime, UTC) for name in kept).strftime("%Y-%m-%d")
+    place = folder / EARLIER / f"{day}-{digest[:12]}"
+    for each in (place.parent, place):
+        if each.is_symlink() or (each.exists() and not each.is_dir()):
+            raise OutputError(f"{each} is no folder, expected one for the certificates that are replaced; move it away")
+    make_folder(place.parent, 0o700)
+    make_folder(place, 0o700)
+    for name, content in kept.items():
+        if not (place / name).exists():
+            write_atomically(place / name, content, private=name != CERTIFICATE)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextmanager
@@ -247,13 +359,6 @@ def _undisturbed() -> Iterator[None]:
             before[number](number, frame)
         else:
             signal.raise_signal(number)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def _is_ours(error: OSError, folder: Path) -> bool:

@@ -18,7 +18,8 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor, nn
 
-from forsaken._keys import key_file, key_warning, read_record_key, write_record_key
+from forsaken._files import make_folder, remove, remove_drafts
+from forsaken._keys import key_file, key_warning, read_record_key, remove_empty_key, write_record_key
 from forsaken.data.records import Records
 from forsaken.data.samples import Samples
 from forsaken.errors import (
@@ -196,9 +197,10 @@ def fit_table(job: Job, *, engine: str = "local", force: bool = False, progress:
         )
         with step(progress, "write the table"):
             (save if job.output.record_key is None else write_table)(table, path)
-        for left in place.iterdir():  # folds of other settings, from fits that were never finished
+        # The table is on the disk now: these folds, and those of fits that were never finished, are no longer needed.
+        for left in place.iterdir():
             if left.suffix != ".lock":
-                left.unlink()
+                remove(left)
     notes += shortfall(table)
     return _facts(table, path) | {"key": str(key_place(job)), "group": settings.group, "notes": notes}
 
@@ -342,6 +344,7 @@ def _check_there(job: Job) -> None:
 def _key(job: Job, path: Path) -> tuple[bytes | None, list[str]]:
     """Return the key for a new table (None where a new key is to be made), and warnings about its file."""
     beside = key_file(path)
+    remove_empty_key(beside)
     there = os.path.lexists(beside)
     if job.output.record_key is None:
         return (read_record_key(beside) if there else None), []
@@ -389,11 +392,12 @@ def _workplace(path: Path) -> Iterator[Path]:
     if place.is_symlink():
         raise OutputError(f"{place} is a link, expected a folder for unfinished work; remove the link")
     try:
-        place.mkdir(mode=0o700, exist_ok=True)
+        make_folder(place, 0o700)
     except OSError as error:
         raise OutputError(f"cannot make the folder {place}: {error.strerror}; does the folder above exist?") from error
     try:
         with held(place):
+            remove_drafts(path.parent, path.name, key_file(path).name)
             yield place
     finally:
         with suppress(OSError):  # not empty: the next fit goes on there

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import io
-import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from forsaken._files import write_atomically
-from forsaken._keys import key_warning, new_record_key, read_record_key, read_signing_key, write_record_key
+from forsaken._files import copy_path, draft_of, write_atomically
+from forsaken._keys import (
+    key_warning,
+    new_record_key,
+    read_public_key,
+    read_record_key,
+    read_signing_key,
+    write_record_key,
+)
 from forsaken.auditing.judgement import Judgement, judge
 from forsaken.data.record_hashes import record_hashes
 from forsaken.data.records import Records
@@ -32,11 +39,13 @@ from forsaken.jobs.certificate import (
 from forsaken.jobs.cleaning import clean
 from forsaken.jobs.code import UserModel
 from forsaken.jobs.configuration import Job, by_references, method_of
+from forsaken.jobs.disclosure import pooled, without_records
 from forsaken.jobs.formats import Format, load_model
 from forsaken.jobs.output import ARRAYS, MASK, RECORD_KEY, RESULT, check_there, weights_name
 from forsaken.jobs.references import Table, hand_on, key_place, table_for
 from forsaken.jobs.rows import Reader
 from forsaken.jobs.sets import JobSets, prepared_for, read_sets
+from forsaken.jobs.stays import forgotten_by_removal, measured_again, what_stays, without_vocabulary
 from forsaken.models.logits import Forward, as_module, posteriors
 from forsaken.models.weights import changes, drift, fingerprint
 from forsaken.oracles.shadow import ShadowOracle, top_posteriors
@@ -160,24 +169,25 @@ def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Pa
     The records are hashed with the key that the job names, or else with that of `key_file` (of an earlier run, whose
     certificate could not be checked without it), or else with a new one.
     """
-    start = time.perf_counter()
+    begun = time.perf_counter()
     check_there(job)
     old, goal = job.resolve(job.model.weights), folder / weights_name(job)
     key, warnings = _record_key(job, folder, key_file)
     signing = None if job.output.signing_key is None else read_signing_key(job.resolve(job.output.signing_key))
-    ready = prepare_job(job, progress)
-    named = None if job.chain.previous is None else job.resolve(job.chain.previous)
-    public = None if signing is None else signing.public_key()
-    previous = find_previous(old, named, public)
-    if previous is not None and previous.check_signature(public) != "valid":
+    previous, signer = request_before(job, signing)
+    if previous is not None and signer is None:
         warnings.append(
             "the certificate of the request before was not checked against a key, so that whoever could change it "
-            "decides the drift and the accuracy that the chain starts from; give signing_key in [output], or check it: "
-            "forsaken verify --public-key"
+            "decides the drift and the accuracy that the chain starts from; give signing_key in [output], or the "
+            "public key of whoever signed it in [chain] signers"
         )
-    unlearned = unlearn_prepared(ready, progress)
-    _write_weights(ready, unlearned, old, goal)
-    answers = _answers(ready, unlearned.model, progress)
+    ready = prepare_job(job, progress)
+    start = without_vocabulary(job, ready.loaded, ready.sets)
+    smaller = replace(ready, loaded=start.loaded, sets=start.sets)
+    unlearned = forgotten_by_removal(start, unlearn_prepared(smaller, progress))
+    measured = 0 if unlearned.stopped == "not-memorised" else measured_again(job, start, unlearned.model)
+    _write_weights(smaller, unlearned, old, goal, unchanged=not start.removed)
+    answers = _answers(ready, start.sets, unlearned.model, progress)
     found = judge_prepared(ready, answers)
     warnings += doubts(ready, found)
     moved = drift(as_module(ready.loaded.model), as_module(unlearned.model))
@@ -190,9 +200,16 @@ def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Pa
         accuracy_after=found.accuracy_after,
         certificate=None,
     )
-    chain = extend(previous, link, max_drift=job.chain.max_drift, max_accuracy_loss=job.chain.max_accuracy_loss)
+    chain = extend(
+        previous,
+        link,
+        signer=signer,
+        max_drift=job.chain.max_drift,
+        max_accuracy_loss=job.chain.max_accuracy_loss,
+    )
     cleaned = clean(job, ready.sets.rows, folder, warnings, progress)
-    notes, stated = [*ready.sets.notes, *unlearned.notes], None
+    done, stays = what_stays(job, start, measured)
+    notes, stated = [*ready.sets.notes, *unlearned.notes, *done], None
     if ready.table is not None:
         handed_on = hand_on(ready.table, job, ready.loaded, ready.sets, unlearned.model, folder, progress)
         stated, notes, warnings = handed_on[0], notes + handed_on[1], warnings + handed_on[2]
@@ -216,20 +233,23 @@ def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Pa
         facts={**unlearned.details.facts, "drift": moved},
         notes=notes,
         warnings=warnings,
+        stays=stays,
         job=job.to_dict(),
     )
-    write_posteriors(folder / ARRAYS, answers)
+    public = without_records(result)  # what others are handed, whatever the folder keeps
+    result = result if job.output.per_record else public
+    write_posteriors(folder / ARRAYS, answers, per_record=job.output.per_record)
     result.write(folder / RESULT)
     kept = job.output.mask and unlearned.stopped != "not-memorised"
     if kept:
         unlearned.mask.save(folder / MASK)
     certificate = make_certificate(
-        result,
+        public,
         BothWeights(old=Weights.of(old, ready.loaded.name), new=Weights.of(goal, ready.loaded.name)),
         hashes,
         chain,
         read_as=_read_as(ready),
-        total_seconds=time.perf_counter() - start,
+        total_seconds=time.perf_counter() - begun,
         mask_kept=kept,
         references=stated,
     )
@@ -237,6 +257,16 @@ def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Pa
         certificate = certificate.sign(signing)
     certificate.write(folder / CERTIFICATE)
     return Outcome(result, certificate, goal)
+
+
+def request_before(job: Job, signing: Ed25519PrivateKey | None) -> tuple[Certificate | None, str | None]:
+    """Return the certificate of the request before, if there was one, and the id of the known key that signed it."""
+    named = None if job.chain.previous is None else job.resolve(job.chain.previous)
+    anyone = job.chain.signers == "anyone"
+    keys = [] if anyone else [read_public_key(job.resolve(text)) for text in job.chain.signers]
+    keys += [] if signing is None else [signing.public_key()]
+    previous = find_previous(job.resolve(job.model.weights), named, keys, anyone=anyone)
+    return previous, None if previous is None else previous.signer(keys)
 
 
 def answers_of(
@@ -288,6 +318,7 @@ def build_result(
     *,
     method: Mapping[str, Any],
     hashes: list[str] | None = None,
+    counts: Counts,
     **others: Any,
 ) -> Result:
     """Build the result of a request, in a job or in the demonstration.
@@ -306,6 +337,8 @@ def build_result(
         The name and the settings of the method.
     hashes : list of str, optional
         A keyed hash of each forgotten record; the result has the first 12 digits.
+    counts : Counts
+        All but `memorised_after`, which is counted here.
     **others
         The fields of `Result` that only the caller knows.
     """
@@ -331,6 +364,9 @@ def build_result(
             score_before=score(old).tolist(),
             score_after=score(new).tolist(),
         ),
+        counts=counts.model_copy(
+            update={"memorised_after": None if scorer is None else int((score(new) > scorer.threshold).sum())}
+        ),
         target=TargetClaim(**asdict(claim_of(method["name"], unlearned.details.facts))),
         settings=dict(method),
         history=list(unlearned.history),
@@ -339,9 +375,17 @@ def build_result(
     )
 
 
-def write_posteriors(path: Path, answers: Mapping[str, Mapping[str, Array]]) -> None:
-    """Write the largest posteriors of each sample, by model and set, for the pictures of the report."""
-    arrays = {f"{name}_{part}": top_posteriors(rows) for name, view in answers.items() for part, rows in view.items()}
+def write_posteriors(path: Path, answers: Mapping[str, Mapping[str, Array]], *, per_record: bool) -> None:
+    """Write what the report draws of the posteriors, by model and set.
+
+    With `per_record` these are the largest posteriors of each sample, and else only what a histogram shows of them.
+    """
+    arrays = {}
+    for name, view in answers.items():
+        for part, rows in view.items():
+            values = top_posteriors(rows) if per_record else pooled(rows.max(1))
+            if values is not None:
+                arrays[f"{name}_{part}"] = values.reshape(len(values), -1)
     packed = io.BytesIO()
     np.savez_compressed(packed, **arrays)  # type: ignore[arg-type]
     write_atomically(path, packed.getvalue())
@@ -360,13 +404,17 @@ def _record_key(job: Job, folder: Path, earlier: Path | None) -> tuple[bytes, li
     return key, [] if warning is None else [warning]
 
 
-def _write_weights(ready: Prepared, unlearned: Unlearned[Any], old: Path, goal: Path) -> None:
-    """Write the new weights, and read them again: the file must hold the model that is judged."""
-    if fingerprint(as_module(unlearned.model)) == fingerprint(as_module(ready.loaded.model)):
-        (shutil.copytree if old.is_dir() else shutil.copyfile)(old, goal)
+def _write_weights(ready: Prepared, unlearned: Unlearned[Any], old: Path, goal: Path, *, unchanged: bool) -> None:
+    """Write the new weights, and read them again: the file must hold the model that is judged.
+
+    Equal weights are a copy of the file, where what stands around them is `unchanged`.
+    """
+    if unchanged and fingerprint(as_module(unlearned.model)) == fingerprint(as_module(ready.loaded.model)):
+        copy_path(old, goal)
         return
     try:
-        ready.loaded.write(unlearned.model, goal)
+        with draft_of(goal) as draft:
+            ready.loaded.write(unlearned.model, draft)
     except ForsakenError:
         raise
     except (OSError, RuntimeError, ValueError, TypeError, KeyError) as error:
@@ -379,12 +427,15 @@ def _write_weights(ready: Prepared, unlearned: Unlearned[Any], old: Path, goal: 
         )
 
 
-def _answers(ready: Prepared, after: object, progress: Progress) -> dict[str, dict[str, Array]]:
-    """Return the posteriors of the model before, the model after and, where the job names one, a retrained model."""
+def _answers(ready: Prepared, taken: JobSets, after: object, progress: Progress) -> dict[str, dict[str, Array]]:
+    """Return the posteriors of the model before, the model after and, where the job names one, a retrained model.
+
+    `taken` are the sets as the model after takes them.
+    """
     job, sets, forward = ready.job, ready.sets, ready.loaded.forward
     found = {
         "before": answers_of(ready.loaded.model, sets.parts, forward, progress, 0),
-        "after": answers_of(after, sets.parts, forward, progress, len(JUDGED)),
+        "after": answers_of(after, taken.parts, forward, progress, len(JUDGED)),
     }
     if job.oracle is not None and job.oracle.retrained is not None:
         other = load_model(job, job.resolve(job.oracle.retrained))

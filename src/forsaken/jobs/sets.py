@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -122,6 +123,25 @@ def prepared_for(job: Job, other: Format, sets: JobSets) -> dict[str, Samples]:
         return parts
     made = _prepared(job, other, [sets.rows[name] for name in parts])
     return {name: Samples(new.inputs, parts[name].labels) for name, new in zip(parts, made, strict=True)}
+
+
+def prepared_again(job: Job, other: Format, sets: JobSets) -> JobSets:
+    """Return the sets as another model takes them, less the references and retain samples that it cannot tell apart.
+
+    Those are the ones that are the same to that model as a forgotten one; an `OverlapError` where all of a set are.
+    """
+    parts, rows = prepared_for(job, other, sets), dict(sets.rows)
+    for name in ("reference", "retain"):
+        if name in parts and not (same := _same_to_model(parts[name], parts["forget"])).all():
+            left = np.flatnonzero(~same)
+            parts[name], rows[name] = parts[name].rows(left), rows[name].take(left)
+    changed: dict[str, Any] = {**parts, "rows": rows}
+    return replace(sets, **changed)
+
+
+def prepared_rows(job: Job, loaded: Format, rows: Rows) -> Samples:
+    """Return what the model takes for rows of one set."""
+    return _prepared(job, loaded, [rows])[0]
 
 
 def _choose(job: Job, reader: Reader, *, audit: bool) -> tuple[dict[str, Rows], list[str]]:

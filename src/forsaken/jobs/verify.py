@@ -21,8 +21,9 @@ Signer = Literal["known", "unknown", "nobody"]
 
 _VERDICTS: dict[Signer, str] = {
     "known": "Verified: the certificate is the word of the holder of the given key, and no check failed.",
-    "unknown": "No check failed, but anyone may have signed: give a key that you know with --public-key.",
-    "nobody": "No check failed, but the certificate is not signed: it does not show who wrote it.",
+    "unknown": "No check failed, but who signed was not asked, and anyone can sign: this shows nothing about who wrote "
+    "it.",
+    "nobody": "No check failed, but the certificate is not signed: anyone could have written it.",
 }
 _ROWS_NAMED = 10
 
@@ -45,7 +46,8 @@ class Verification:
     checks : tuple of Check
         Weights, signature, records, chain; and references, where the run had a table of them.
     signer : str
-        "known" if the key that must have signed was given, "unknown" if none was, "nobody" if unsigned.
+        "known" if one of the keys that were given signed, "unknown" if somebody else did or no key was given, "nobody"
+        if it is not signed.
     owed : int
         How many forgotten records the models kept beside the run's references still remember, by its own word.
     """
@@ -58,6 +60,11 @@ class Verification:
     def passed(self) -> bool:
         """Whether no check failed."""
         return all(check.passed is not False for check in self.checks)
+
+    @property
+    def verified(self) -> bool:
+        """Whether no check failed, and the holder of a key that was given signed."""
+        return self.passed and self.signer == "known"
 
     @property
     def verdict(self) -> str:
@@ -73,7 +80,7 @@ def verify_certificate(
     certificate: Certificate,
     weights: Path,
     *,
-    public: Ed25519PublicKey | None = None,
+    keys: Sequence[Ed25519PublicKey] = (),
     records: Path | None = None,
     record_key: bytes | None = None,
     previous: Sequence[Certificate] = (),
@@ -86,8 +93,9 @@ def verify_certificate(
         What is to be checked.
     weights : Path
         The weights that are said to have forgotten.
-    public : public key, optional
-        The key that must have signed.
+    keys : public keys
+        One of them must have signed this certificate, and one of them each of `previous`. Without keys no signature is
+        checked, and nothing is verified, whatever else is found.
     records, record_key : Path and bytes, optional
         A file of records that must be among the forgotten ones, and the key of their hashes.
     previous : sequence of Certificate
@@ -95,12 +103,12 @@ def verify_certificate(
     """
     checks = (
         check_weights(certificate, file_hash(weights)),
-        check_signature(certificate, public),
+        check_signature(certificate, keys),
         check_records(certificate, records, record_key),
-        check_chain(certificate, previous),
+        check_chain(certificate, previous, keys),
         *check_references(certificate),
     )
-    signer: Signer = "nobody" if certificate.signature is None else "known" if public else "unknown"
+    signer: Signer = "nobody" if certificate.signature is None else "known" if certificate.signer(keys) else "unknown"
     owed = 0 if certificate.references is None else certificate.references.models_owe
     return Verification(checks, signer, owed)
 
@@ -116,19 +124,19 @@ def check_weights(certificate: Certificate, found: str) -> Check:
     return Check("weights", False, f"the SHA-256 is {found}, the certificate says {stated.new.sha256}")
 
 
-def check_signature(certificate: Certificate, public: Ed25519PublicKey | None) -> Check:
-    """Check that the holder of the key `public` signed; without that key nothing can be checked."""
+def check_signature(certificate: Certificate, keys: Sequence[Ed25519PublicKey]) -> Check:
+    """Check that the holder of one of these keys signed; without a key nothing can be checked."""
     if certificate.signature is None:
-        return Check("signature", None if public is None else False, "not signed: anyone could have written it")
+        return Check("signature", False if keys else None, "not signed: anyone could have written it")
     name = certificate.signature.keyid
-    if public is None:
+    if not keys:
         return Check("signature", None, f"said to be signed by the key {name}; give that key with --public-key")
-    verdict = certificate.check_signature(public)
-    if verdict == "other key":
-        return Check("signature", False, f"signed by the key {name}, not by {key_id(public)}, the one given")
-    if verdict != "valid":
-        return Check("signature", False, "it does not fit: the certificate was changed after signing, or damaged")
-    return Check("signature", True, f"signed by the key {name}, the one given, and unchanged since")
+    if certificate.signer(keys):
+        return Check("signature", True, f"signed by the key {name}, the one given, and unchanged since")
+    given = [key_id(key) for key in keys]
+    if name not in given:
+        return Check("signature", False, f"signed by the key {name}, not by {' or '.join(given)}, the one given")
+    return Check("signature", False, "it does not fit: the certificate was changed after signing, or damaged")
 
 
 def check_records(certificate: Certificate, records: Path | None, key: bytes | None) -> Check:
@@ -170,8 +178,13 @@ def _read_as(path: Path, way: ReadAs) -> Records:
     return readers.from_table(table, str(path), label=label, size=way.size, columns=columns)
 
 
-def check_chain(certificate: Certificate, previous: Sequence[Certificate]) -> Check:
-    """Check that the certificates of earlier requests are those that this one names, and that their weights join up."""
+def check_chain(
+    certificate: Certificate, previous: Sequence[Certificate], keys: Sequence[Ed25519PublicKey] = ()
+) -> Check:
+    """Check that the certificates of earlier requests are those that this one names, and that their weights join up.
+
+    Where keys are given, one of them must have signed each of the earlier certificates too.
+    """
     links = certificate.chain.links
     earlier = {link.certificate: link for link in links[:-1]}
     strangers = [other.sha256 for other in previous if other.sha256 not in earlier]
@@ -184,9 +197,16 @@ def check_chain(certificate: Certificate, previous: Sequence[Certificate]) -> Ch
     problem = next(_breaks({**known, len(links): certificate}, links), None)
     if problem:
         return Check("chain", False, problem)
+    for number, one in sorted(known.items()) if keys else ():
+        signature = check_signature(one, keys)
+        if not signature.passed:
+            return Check("chain", False, f"the certificate of request {number}: {signature.words}")
     absent = [str(link.number) for link in links[:-1] if link.number not in known]
     if absent:
         words = f"request {links[-1].number} of its chain; give the certificates of {', '.join(absent)} with --previous"
+        unsigned = [str(link.number) for link in links[:-1] if link.signer is None]
+        if unsigned:
+            words += f"; by its own word those of {', '.join(unsigned)} were taken without checking who signed them"
         return Check("chain", None, words)
     return Check("chain", True, f"all {len(links)} requests join up, each starting from the weights of the one before")
 
@@ -194,8 +214,9 @@ def check_chain(certificate: Certificate, previous: Sequence[Certificate]) -> Ch
 def _breaks(known: dict[int, Certificate], links: tuple[ChainRequest, ...]) -> Iterator[str]:
     for number, one in sorted(known.items()):
         own = one.chain.links
-        # Only later certificates know the hash of a request's own certificate.
-        if (*own[:-1], own[-1].model_copy(update={"certificate": links[number - 1].certificate})) != links[:number]:
+        # Only later certificates know the hash of a request's own certificate, and who signed that.
+        later = {"certificate": links[number - 1].certificate, "signer": links[number - 1].signer}
+        if (*own[:-1], own[-1].model_copy(update=later)) != links[:number]:
             yield f"the certificate of request {number} tells its chain differently"
         following = known.get(number + 1)
         if following and following.weights.old.sha256 != one.weights.new.sha256:

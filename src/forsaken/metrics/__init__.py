@@ -8,12 +8,27 @@ from forsaken.metrics.membership import lira, rmia
 from forsaken.metrics.neurips import forgetting_epsilon, forgetting_quality, neurips_score
 from forsaken.metrics.normals import likelihood_ratio_auc
 from forsaken.metrics.roc import Roc, caught, roc, separation, tpr_at
-from forsaken.metrics.ulira import FEW, Floor, ULira, ULiraIntervals, at_floor, u_lira, u_lira_floor, u_lira_intervals
+from forsaken.metrics.ulira import (
+    FEW,
+    Floor,
+    RequestFloor,
+    ULira,
+    ULiraIntervals,
+    at_floor,
+    request_floor,
+    request_interval,
+    request_u_lira,
+    smallest_shift,
+    u_lira,
+    u_lira_floor,
+    u_lira_intervals,
+)
 
 __all__ = [
     "FEW",
     "Floor",
     "KlomFloor",
+    "RequestFloor",
     "Roc",
     "ULira",
     "ULiraIntervals",
@@ -32,9 +47,13 @@ __all__ = [
     "lira",
     "margins",
     "neurips_score",
+    "request_floor",
+    "request_interval",
+    "request_u_lira",
     "rmia",
     "roc",
     "separation",
+    "smallest_shift",
     "tpr_at",
     "u_lira",
     "u_lira_floor",

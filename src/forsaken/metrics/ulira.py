@@ -1,7 +1,8 @@
-"""U-LiRA: telling unlearned models from models that never saw the sample, sample by sample."""
+"""U-LiRA: telling unlearned models from models that never saw the samples, sample by sample and by all of them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,6 +19,9 @@ from forsaken.metrics.roc import Roc, caught, roc, separation, tpr_at
 FEW = 16  # with fewer models a side than this an audit warns
 LEAST = 3  # the standard deviation of what is left without the model under test takes two
 NEAR = 0.03  # of 0.5: too close to chance to call it anything else
+BOUND = 3.0  # of a sample's log-likelihood ratio in the sum over a request: 20 to 1
+POWER = 0.8  # the share of audits that would see a shift which "would have been seen"
+_WIDEST = 8.0  # sigma: the largest shift that is tried
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,6 +68,14 @@ class Floor:
     worst_low: float
     worst_high: float
     worst_mean: float
+
+
+class RequestFloor(NamedTuple):
+    """Where `request_u_lira` lies for models that were all retrained: 2.5 %, 97.5 %, mean."""
+
+    low: float
+    high: float
+    mean: float
 
 
 class ULiraIntervals(NamedTuple):
@@ -176,24 +188,114 @@ def u_lira_floor(retrained: ArrayLike, *, halvings: int = 200, seed: int = 0) ->
     >>> found.low < 0.5 < found.high, found.worst_mean > found.mean
     (True, True)
     """
-    problems = Problems("u_lira_floor")
-    problems.whole("halvings", halvings, least=1)
-    problems.whole("seed", seed, least=0)
-    problems.report()
-    models = matrix(retrained, "retrained", least=2 * LEAST)
-    check_graded(models)
-    draw, half = np.random.default_rng(seed), len(models) // 2
-    areas = np.empty((halvings, 2))
-    for row in areas:
-        order = draw.permutation(len(models))
-        found = _attack(models[order[:half]], models[order[half : 2 * half]])
-        row[:] = found.auc, found.worst
+    found = [_attack(*halves) for halves in _halvings("u_lira_floor", retrained, halvings, seed)]
+    areas = np.array([(one.auc, one.worst) for one in found])
     (low, worst_low), (high, worst_high) = np.percentile(areas, [2.5, 97.5], axis=0).tolist()
     mean, worst_mean = areas.mean(axis=0).tolist()
     return Floor(low, high, mean, worst_low, worst_high, worst_mean)
 
 
-def at_floor(auc: float, floor: Floor) -> bool:
+def request_u_lira(unlearned: ArrayLike, retrained: ArrayLike) -> float:
+    """Attack unlearned models by all samples of a request at once, and return the AUC over models.
+
+    A model's score is the sum over the samples of log N_u(φ) - log N_r(φ), each bounded to ±3 (`BOUND`). The AUC is the
+    share of pairs, one unlearned and one retrained model, in which the unlearned model scores higher; both models of a
+    pair are left out of both fits. A shift that is too small to be told by any one sample adds up over a request.
+
+    Two details differ from the sum of the scores of `u_lira`. There each model is scored by a fit of its own, which
+    makes the AUC of equal models fall below 0.5, the more the more samples are summed (0.40 for 200 samples and 16
+    models). And without a bound a few samples in the tails, where a normal fitted to 16 values is wrong by far, decide
+    the sum.
+
+    Parameters
+    ----------
+    unlearned, retrained : float arrays (models x samples)
+        As in `u_lira`.
+
+    Examples
+    --------
+    >>> draw = np.random.default_rng(0)
+    >>> retrained, shifted = draw.normal(0, 1, (16, 300)), draw.normal(0.4, 1, (16, 300))
+    >>> u_lira(shifted, retrained).auc < 0.6, request_u_lira(shifted, retrained) > 0.95
+    (True, True)
+    """
+    left, right = pair(unlearned, retrained, least=LEAST)
+    check_graded(left, right)
+    return _request(left, right)
+
+
+def request_interval(unlearned: ArrayLike, retrained: ArrayLike) -> Interval | None:
+    """Return the 95 % interval of `request_u_lira`, as `u_lira_intervals` does; at least 4 models a side."""
+    left, right = pair(unlearned, retrained, least=LEAST + 1)
+    check_graded(left, right)
+    return jackknife_intervals(lambda mine, theirs: (_request(mine, theirs),), left, right, scale="share")[0]
+
+
+def request_floor(retrained: ArrayLike, *, halvings: int = 200, seed: int = 0) -> RequestFloor:
+    """Return where `request_u_lira` lies for retrained models, over the halvings of `u_lira_floor`.
+
+    Examples
+    --------
+    >>> found = request_floor(np.random.default_rng(0).normal(size=(32, 100)))
+    >>> found.low < 0.5 < found.high
+    True
+    """
+    areas = [_request(*halves) for halves in _halvings("request_floor", retrained, halvings, seed)]
+    low, high = np.percentile(areas, [2.5, 97.5]).tolist()
+    return RequestFloor(low, high, float(np.mean(areas)))
+
+
+def smallest_shift(
+    retrained: ArrayLike,
+    floor: Floor | RequestFloor,
+    attack: Callable[[Floats, Floats], float] = lambda mine, theirs: u_lira(mine, theirs).auc,
+    *,
+    halvings: int = 40,
+    seed: int = 0,
+) -> float | None:
+    """Return the smallest shift of every margin, in σ, that an attack with so many models and samples would have seen.
+
+    Retrained models are halved as for the floor, and all margins of one half are moved by a multiple of each sample's
+    own standard deviation. A shift is seen where the AUC is not at the floor (`at_floor`); the smallest is the one that
+    four halvings in five (`POWER`) see. So models that differ from retrained ones by less may pass the audit.
+
+    Parameters
+    ----------
+    retrained : float array (models x samples)
+        Margins of 2N retrained models.
+    floor : Floor or RequestFloor
+        Of the same models and the same attack.
+    attack : callable
+        From the margins of two groups of models to an AUC: by default that of `u_lira`; or `request_u_lira`.
+    halvings, seed : int
+        How many halvings, and their seed.
+
+    Returns
+    -------
+    float or None
+        None where even a shift of 8 σ would not have been seen.
+    """
+    sides = list(_halvings("smallest_shift", retrained, halvings, seed))
+    spread = matrix(retrained, "retrained").std(axis=0, ddof=1)
+
+    def seen(shift: float) -> bool:
+        missed = 0
+        for left, right in sides:
+            missed += at_floor(attack(left + shift * spread, right), floor)
+            if missed > (1 - POWER) * len(sides):
+                return False
+        return True
+
+    if not seen(_WIDEST):
+        return None
+    low, high = 0.0, _WIDEST
+    while high - low > 0.01:
+        middle = (low + high) / 2
+        low, high = (low, middle) if seen(middle) else (middle, high)
+    return high
+
+
+def at_floor(auc: float, floor: Floor | RequestFloor) -> bool:
     """Return whether an AUC is where retrained models lie themselves, or within 0.03 of 0.5.
 
     Examples
@@ -203,6 +305,29 @@ def at_floor(auc: float, floor: Floor) -> bool:
     (True, False, False)
     """
     return floor.low <= auc <= floor.high or abs(auc - 0.5) <= NEAR + 1e-9
+
+
+def _halvings(name: str, retrained: ArrayLike, halvings: int, seed: int) -> Iterator[tuple[Floats, Floats]]:
+    problems = Problems(name)
+    problems.whole("halvings", halvings, least=1)
+    problems.whole("seed", seed, least=0)
+    problems.report()
+    models = matrix(retrained, "retrained", least=2 * LEAST)
+    check_graded(models)
+    draw, half = np.random.default_rng(seed), len(models) // 2
+    for _ in range(halvings):
+        order = draw.permutation(len(models))
+        yield models[order[:half]], models[order[half : 2 * half]]
+
+
+def _request(left: Floats, right: Floats) -> float:
+    mine, theirs = fit_without_each(left), fit_without_each(right)
+    own, won = log_density(right, *theirs), 0.0
+    for row, mean, std in zip(left, *mine, strict=True):  # this model against every retrained one
+        ratios = log_density(row, mean, std) - log_density(row, *theirs), log_density(right, mean, std) - own
+        ours, others = (np.clip(each, -BOUND, BOUND).sum(axis=1) for each in ratios)
+        won += np.sum(ours > others) + 0.5 * np.sum(ours == others)
+    return float(won / (len(left) * len(right)))
 
 
 def _attack(left: Floats, right: Floats) -> _Attack:

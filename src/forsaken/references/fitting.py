@@ -22,8 +22,8 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from forsaken._files import write_atomically
-from forsaken._keys import new_record_key, read_record_key, write_record_key
+from forsaken._files import make_folder, write_atomically
+from forsaken._keys import new_record_key, read_record_key, remove_empty_key, write_record_key
 from forsaken._random import Purpose, generator, torch_seed
 from forsaken.data.nest import concatenate, leaves, length, row_keys, shape_of
 from forsaken.data.samples import Samples
@@ -324,7 +324,8 @@ class CrossFit:
     keep_models : bool
         Whether the fold models are returned too.
     folder : Path or None
-        Where finished folds are stored until all are done, so that a fit that was killed can be continued.
+        Where finished folds are stored, so that a fit that was killed can be continued. They stay there: only whoever
+        writes the table knows when it is on the disk, and removes them.
     key : bytes
         Keys the names of files in `folder`, so that a name tells nothing about the data.
     views : Views or None
@@ -396,7 +397,7 @@ class CrossFit:
         for at, result in self._trained(missing, engine, workers, progress):
             path = self._path(at)
             if path is not None:
-                path.parent.mkdir(parents=True, exist_ok=True)
+                make_folder(path.parent)
                 _write(path, result)
             found[at] = result
         shapes = {result.logits.shape[1] for result in found.values()}
@@ -406,14 +407,6 @@ class CrossFit:
                 "number: is there a class whose rows are all in one fold? let train build models of all classes"
             )
         return found
-
-    def clear(self) -> None:
-        """Remove the stored results, once nothing is left to do."""
-        for at in self.trainings:
-            if (path := self._path(at)) is not None:
-                path.unlink(missing_ok=True)
-        if self.folder is not None and self.folder.is_dir() and not any(self.folder.glob("fold-*")):
-            (self.folder / _KEY).unlink(missing_ok=True)
 
     def _trained(
         self, missing: Sequence[int], engine: str, workers: int | None, progress: Progress
@@ -430,7 +423,7 @@ class CrossFit:
             work = partial(_on_ray, replace(self, key=b"", folder=None))
             jobs = [(at, path if (path := self._path(at)) is None else path.absolute()) for at in missing]
             if self.folder is not None:
-                self.folder.mkdir(parents=True, exist_ok=True)
+                make_folder(self.folder)
             each = fan_out(work, jobs, engine=engine, workers=workers, progress=progress, stage=STAGE)
             yield from zip(missing, each, strict=True)
 
@@ -554,8 +547,9 @@ def trained_on(
 def key_in(folder: Path) -> bytes:
     """Return the key of the unfinished fit in a folder, or write a new one there."""
     path = folder / _KEY
+    remove_empty_key(path)
     if not path.is_file():
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         write_record_key(path, new_record_key())
     return read_record_key(path)
 

@@ -178,8 +178,9 @@ class References:
         engine, workers
             "local", "ray" or "ray://host:port": see the guide.
         folder : path, optional
-            Where finished folds are stored until all are done, so that a fit that was killed can be continued (with
-            `keep_models` it begins anew). Of functions only the names are known: remove the folder when you change one.
+            Where finished folds are stored, so that a fit that was killed can be continued (with `keep_models` it
+            begins anew). Remove the folder once the table is saved. Of functions only the names are known: remove the
+            folder when you change one, too.
         progress : bool or callable
             Show a bar, or call a function with each `Tick`.
 
@@ -599,12 +600,10 @@ class _Done:
     pairs: tuple[tuple[Tensor, Tensor], ...] = ()
 
     def run(self, how: Mapping[str, Any], numbers: Sequence[int] | None = None) -> _Done:
-        """Return this with some more trainings, by default with all; after the last one nothing stays in a folder."""
+        """Return this with some more trainings, by default with all."""
         wanted = self.plan.trainings if numbers is None else numbers
-        results = self.results | self.plan.run([at for at in wanted if at not in self.results], **how)
-        if len(results) == len(self.plan.trainings):
-            self.plan.clear()
-        return replace(self, results=results)
+        missing = [at for at in wanted if at not in self.results]
+        return replace(self, results=self.results | self.plan.run(missing, **how))
 
     @property
     def folds(self) -> list[FoldResult]:
@@ -680,7 +679,6 @@ def _chosen(
     count = min(worth.folds_needed or left, left, most)
     if count <= start or worth.at(start) - worth.at(count) < _GAIN:
         return done.run(how)
-    done.plan.clear()
     return _Done(plan(count, 0), targets, {}, tuple(done.results.values()), done.seed_pairs).run(how)
 
 

@@ -197,6 +197,8 @@ def histograms(result: Result, arrays: Mapping[str, Array]) -> list[Panel]:
             wanted[f"{AGAINST[unseen]}, after"] = (f"after_{unseen}", "unseen")
             break
     found = {title: (arrays[name][:, 0], kind) for title, (name, kind) in wanted.items() if name in arrays}
+    if "records, before" not in found:
+        return []  # too few records for a picture that says nothing about one of them
     edges = np.linspace(0, 1, _BINS + 1)
     shares = {title: np.histogram(np.clip(part, 0, 1), edges)[0] / len(part) for title, (part, _) in found.items()}
     plot = Plot(300, 190, (0, 1), (0, max(float(part.max()) for part in shares.values())), top=14)

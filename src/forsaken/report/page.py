@@ -14,6 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from forsaken._files import write_atomically
+from forsaken.jobs.disclosure import TOO_FEW
 from forsaken.report import figures, tables, words
 from forsaken.report.saved import REPORT, Run, read_run
 
@@ -60,6 +61,7 @@ _SHARED: dict[str, Any] = {each.__name__: each for each in _CALLED} | {
     "STOPPED": words.STOPPED,
     "PROFILES": _PROFILES,
     "TOLD_FROM": _TOLD_FROM,
+    "TOO_FEW": TOO_FEW,
 }
 
 
@@ -75,9 +77,9 @@ def write_page(path: Path, page: str) -> Path:
 
 def render(run: Run) -> str:
     """Return the page of one run as one self-contained HTML text; the same run gives the same text."""
-    return _filled(
-        "run.html", run=run, r=run.result, map=figures.Map.of(run.arrays), tip=partial(tables.tip, run.result)
-    )
+    # Without the answers for each record there is nothing to arrange.
+    spots = None if run.result.samples is None else figures.Map.of(run.arrays)
+    return _filled("run.html", run=run, r=run.result, map=spots, tip=partial(tables.tip, run.result))
 
 
 def render_several(runs: Sequence[Run]) -> str:

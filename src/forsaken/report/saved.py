@@ -13,6 +13,7 @@ import numpy as np
 from forsaken.auditing.result import Audit
 from forsaken.errors import OutputError
 from forsaken.jobs.certificate import Certificate
+from forsaken.jobs.disclosure import LEAST_RECORDS
 from forsaken.jobs.output import ARRAYS, AUDIT, CERTIFICATE, REPORT, RESULT
 from forsaken.result import Result
 from forsaken.types import Array
@@ -33,7 +34,8 @@ class Run:
     result : Result
         The content of result.json.
     arrays : dict of str to array, shape (n, 1 to 3)
-        The largest posteriors by the names of posteriors.npz, such as "before_forget".
+        The largest posteriors by the names of posteriors.npz, such as "before_forget"; of each sample only where the
+        result has `samples`.
     certificate, audit : Certificate or None, Audit or None
         The content of certificate.json and audit.json, where they are there.
     """
@@ -55,7 +57,7 @@ def read_run(folder: Path) -> Run:
             remedy="give the output folder of a run, or make one with: forsaken demo",
         )
     result = Result.read(folder / RESULT)
-    arrays = _read_arrays(folder / ARRAYS, result.counts.forget)
+    arrays = _read_arrays(folder / ARRAYS, result.counts.forget, per_record=result.samples is not None)
     certificate = Certificate.read(folder / CERTIFICATE) if (folder / CERTIFICATE).exists() else None
     audit = None
     if (folder / AUDIT).exists():
@@ -81,7 +83,7 @@ def _check_ties(path: Path, audit: Audit, result: Result, certificate: Certifica
                 raise stranger(f"its {name} is not that of {CERTIFICATE} beside it ({known})")
 
 
-def _read_arrays(path: Path, forgotten: int) -> dict[str, Array]:
+def _read_arrays(path: Path, forgotten: int, *, per_record: bool) -> dict[str, Array]:
     def damaged(why: str) -> OutputError:
         return OutputError(f"{path} is damaged: {why}", remedy=Result.remedy)
 
@@ -95,10 +97,11 @@ def _read_arrays(path: Path, forgotten: int) -> dict[str, Array]:
         raise damaged(f"its arrays cannot be read ({error})") from error
     except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, OverflowError) as error:
         raise damaged(f"it is not a readable archive ({error})") from error
-    for name in ("before_forget", "after_forget"):
+    for name in ("before_forget", "after_forget") if per_record or forgotten >= LEAST_RECORDS else ():
         if name not in arrays:
             raise damaged(f"it has no array {name}")
-    sizes, width = {"forget": forgotten}, arrays["before_forget"].shape[-1:]
+    sizes = {"forget": forgotten}
+    width = next((array.shape[-1:] for array in arrays.values()), (1,))
     for name, array in arrays.items():
         if array.ndim != 2 or array.dtype.kind != "f" or array.shape[1:] != width or array.shape[1] not in (1, 2, 3):
             raise damaged(

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from forsaken.auditing.result import Number
-from forsaken.report.words import AGAINST, STOPPED, clipped, counted, duration, members, method, why_none
+from forsaken.jobs.disclosure import TOO_FEW
+from forsaken.report.words import AGAINST, STOPPED, clipped, counted, duration, members, method, why_none, withheld
 from forsaken.result import BeforeAfter, LayerChange, Result
 
 MAX_SAMPLES = 5000  # rows of the table: 3 MB hold no more than twice as many
@@ -40,12 +41,15 @@ class Row:
 
 _EMPTY = Cell("")
 _NO_YARDSTICK = Cell("n/a", "no retrained model")
+_WITHHELD = Cell("n/a", TOO_FEW)
 
 
 def numbers(result: Result) -> list[Row]:
     """Return the quantities before, after and of the retrained model."""
 
-    def of_three(found: BeforeAfter) -> tuple[Cell, ...]:
+    def of_three(found: BeforeAfter | None) -> tuple[Cell, ...]:
+        if found is None:
+            return (_WITHHELD,) * 3
         return _cell(found.before), _cell(found.after), _cell(found.retrained, _NO_YARDSTICK.reason)
 
     def retrained(name: str) -> Cell:
@@ -107,14 +111,15 @@ def comparison(results: Sequence[Result]) -> list[Row]:
     def apart(result: Result) -> Cell:
         found = result.separation
         if found is None:
-            return Cell("n/a", "no samples never trained on")
+            return _WITHHELD if withheld(result) else Cell("n/a", "no samples never trained on")
         return Cell(f"{found.before:.3f} → {found.after:.3f}", f"against {found.n:,} {AGAINST[found.against]}")
 
     def quality(result: Result) -> Cell:
         return _cell(result.oracle.balanced_accuracy if result.oracle else None, why_none(result, "oracle"))
 
     def confidence(result: Result) -> Cell:
-        return Cell(f"{result.forget_confidence.before:.3f} → {result.forget_confidence.after:.3f}")
+        found = result.forget_confidence
+        return _WITHHELD if found is None else Cell(f"{found.before:.3f} → {found.after:.3f}")
 
     def what(result: Result) -> Cell:
         return Cell(clipped(result.task, 60), f"{counted(result.counts.forget, 'record')}, seed {result.seed}")
@@ -177,7 +182,7 @@ def lowest(rows: Sequence[tuple[str, int, float, float]]) -> float:
 
 def shown_samples(result: Result) -> list[int]:
     """Return which samples the page has room for: all, or those with the highest scores after, in their order."""
-    scores = result.samples.score_after
+    scores = [] if result.samples is None else result.samples.score_after
     order = sorted(range(len(scores)), key=lambda number: (-scores[number], number))
     return sorted(order[:MAX_SAMPLES])
 
@@ -185,6 +190,8 @@ def shown_samples(result: Result) -> list[int]:
 def tip(result: Result, number: int, when: str) -> str:
     """Return what the map says of a forgotten sample "before" or "after"."""
     table = result.samples
+    if table is None:
+        return ""
     kind, confidence, score = (getattr(table, f"{name}_{when}")[number] for name in ("class", "confidence", "score"))
     said = f"row {table.row[number]} {when}: class {clipped(result.classes[kind], 40)}, confidence {confidence:.3f}"
     return f"{said}, membership score {score:.3f}" if table.score == "oracle" else said

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from forsaken.jobs.certificate import Certificate
+from forsaken.jobs.disclosure import TOO_FEW
 from forsaken.result import Result, Retrained
 
 MEMBER = 0.5  # a sample with a higher membership score is taken for a member
@@ -74,15 +75,16 @@ def left_to_do(result: Result, certificate: Certificate | None = None) -> list[s
             "Replace every copy of the old weights, backups and deployments included: the old weights still remember."
         )
     found += _cleaning(result)
+    found += result.stays
     if changed(result) and (certificate is None or certificate.mask.kept):
         found.append(
             "Delete the mask, if one was kept, once it is no longer needed: together with the new weights it restores "
             "the memory."
         )
-    if result.samples.hash is not None:
+    if certificate is not None or (result.samples is not None and result.samples.hash is not None):
         found.append(
-            "Keep the key of the keyed hashes apart from this page: whoever holds it can test whether a given record "
-            "is among those in the table."
+            "Keep the key of the keyed hashes apart from this page and the certificate: whoever holds it can test "
+            "whether a given record was forgotten."
         )
     if certificate is not None and certificate.signature is None:
         found.append("Sign the certificate if others are to rely on it: anyone could have written an unsigned one.")
@@ -96,17 +98,20 @@ def changed(result: Result) -> bool:
 
 def members(result: Result) -> tuple[int, int] | None:
     """Return how many forget samples the oracle takes for members before and after; None without an oracle."""
-    if result.samples.score != "oracle":
-        return None
-    before, after = result.samples.score_before, result.samples.score_after
-    return sum(score > MEMBER for score in before), sum(score > MEMBER for score in after)
+    before, after = result.counts.memorised_before, result.counts.memorised_after
+    return None if before is None or after is None else (before, after)
+
+
+def withheld(result: Result) -> bool:
+    """Return whether numbers over the records are left out since they would say too much about each of them."""
+    return result.forget_confidence is None
 
 
 def why_none(result: Result, name: str) -> str:
     """Return why a number of the result is missing."""
     if name == "accuracy":
         return "no test data"
-    if result.samples.score != "oracle":
+    if result.counts.memorised_before is None:
         return "no oracle"
     if name == "cfr" and not result.counts.kept_judged:
         return "no further training data were given"
@@ -256,6 +261,8 @@ def _sure(result: Result) -> tuple[str, ...]:
             said.append(f"The oracle is one black-box test with a balanced accuracy of {quality:.2f} (a coin: 0.50).")
         if 0 < found[0] < _FEW:
             said.append(f"The forgetting rate rests on {counted(found[0], 'record')} only.")
+    elif withheld(result):
+        said.append(f"Without an oracle nothing here tests for memory: numbers on the confidence are {TOO_FEW}.")
     elif result.separation is None:
         said.append("Without an oracle, and without samples that were never trained on, nothing here tests for memory.")
     else:

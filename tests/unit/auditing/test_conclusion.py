@@ -103,6 +103,16 @@ def test_an_alarm_comes_before_the_praise():
     )
 
 
+@pytest.mark.parametrize(("value", "words"), [(0.99, "But an attacker who knows the whole request"), (0.6, "either")])
+def test_full_says_what_the_whole_request_gives_away_and_what_could_have_gone_unseen(value, words):
+    whole = number("u_lira_request_auc", value).model_copy(update={"floor": (0.25, 0.75)})
+    shifts = [number("u_lira_smallest_shift", 0.42), number("u_lira_request_smallest_shift", 0.3)]
+    told = conclusion("full", [*full(0.5), whole, *shifts], QUIET).shown
+    assert words in told
+    assert f"AUC {value:.3f} (0.250 to 0.750 between retrained models)" in told
+    assert "by less than 0.30 standard deviations could have gone unseen" in told
+
+
 @pytest.mark.parametrize("profile", ["quick", "standard", "full"])
 def test_what_was_not_shown_is_said_in_every_profile(profile):
     numbers = [*full(0.5), *standard(0.5), number("fr", 0.9), number("forget_confidence", 0.5)]

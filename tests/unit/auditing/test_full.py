@@ -11,7 +11,19 @@ from forsaken.auditing.full import Full
 from forsaken.auditing.measurements import Matrices
 from forsaken.auditing.result import Curve
 from forsaken.errors import InputError
-from forsaken.metrics import klom, klom_floor, neurips_score, roc, u_lira, u_lira_intervals
+from forsaken.metrics import (
+    klom,
+    klom_floor,
+    neurips_score,
+    request_floor,
+    request_interval,
+    request_u_lira,
+    roc,
+    smallest_shift,
+    u_lira,
+    u_lira_floor,
+    u_lira_intervals,
+)
 
 N, SAMPLES = 16, 60
 
@@ -87,6 +99,19 @@ def test_the_numbers_are_those_of_the_pure_functions():
     assert Full(ours, "unlearned").klom()[0].floor == (floor.mean, floor.p95_mean)
     score = neurips_score(mine, first, retain_ratio=1.0, test_ratio=1.0)
     assert found["neurips_score"].value == pytest.approx(score)
+
+
+def test_the_request_as_a_whole_and_the_smallest_shift_are_those_of_the_pure_functions():
+    ours = matrices(unlearned=0.3)
+    found, margins = numbers(unlearned=0.3), ours.margins
+    mine, both = margins["unlearned"]["forget"], margins["retrained"]["forget"]
+    whole, floor = found["u_lira_request_auc"], request_floor(both)
+    assert (whole.value, whole.interval) == (request_u_lira(mine, both[:N]), request_interval(mine, both[:N]))
+    assert whole.before == request_u_lira(margins["before"]["forget"], both[:N]) == 1
+    assert (whole.retrained, whole.floor) == (floor.mean, (floor.low, floor.high))
+    assert (whole.n, whole.unit) == (2 * N, "models")
+    assert found["u_lira_smallest_shift"].value == smallest_shift(both, u_lira_floor(both))
+    assert found["u_lira_request_smallest_shift"].value == smallest_shift(both, floor, request_u_lira)
 
 
 def test_each_number_says_on_how_much_it_rests():

@@ -31,6 +31,7 @@ from forsaken.jobs.verify import check_records
 READ_AS = ReadAs(label="label", id=None, size=None)
 RECORD_KEY = bytes(range(32))
 SECRET = "my private diary"
+SIGNED = ["--public-key", "signing.pem.pub"]
 
 app = typer.Typer(pretty_exceptions_enable=False)
 app.command("verify")(verify)
@@ -98,46 +99,76 @@ class TestVerify:
         assert len(lines) == 5
 
     def test_as_json(self, run: Run) -> None:
-        done = run("verify", "c.json", "--weights", "m.pt", "--json")
+        done = run("verify", "c.json", "--weights", "m.pt", *SIGNED, "--json")
         facts = facts_of(done)
         assert done.exit_code == 0
         assert facts["certificate"] == "c.json"
         assert facts["sha256"] == Certificate.read("c.json").sha256
         assert facts["verified"] is True
-        assert facts["signer"] == "unknown"
-        assert facts["passed"] == {"weights": True, "signature": None, "records": None, "chain": True}
+        assert facts["signer"] == "known"
+        assert facts["passed"] == {"weights": True, "signature": True, "records": None, "chain": True}
 
-    def test_without_a_public_key_it_says_that_anyone_may_have_signed(self, run: Run) -> None:
-        done = run("verify", "c.json", "--weights", "m.pt")
+    @pytest.mark.parametrize("name", ["c.json", "unsigned.json"])
+    def test_nothing_is_verified_without_an_expected_signer(self, run: Run, name: str) -> None:
+        make(b"old", b"new").sign(Ed25519PrivateKey.generate()).write("c.json")
+        done = run("verify", name, "--weights", "m.pt", "--json")
+        assert isinstance(done.exception, SettingsError)
+        assert "it is not said who must have signed" in str(done.exception)
+        assert done.stdout == ""
+        both = run("verify", name, "--weights", "m.pt", *SIGNED, "--any-signer")
+        assert "contradict" in str(both.exception)
+
+    def test_any_signer_checks_the_rest_and_never_says_verified(self, run: Run) -> None:
+        done = run("verify", "c.json", "--weights", "m.pt", "--any-signer")
         assert done.exit_code == 0
         assert f"said to be signed by the key {key_id(KEY.public_key())}; give that key with" in done.stdout
-        assert "No check failed, but anyone may have signed" in done.stdout
+        assert "No check failed, but who signed was not asked" in done.stdout
+        assert "verified" not in done.stdout.lower()
+        facts = facts_of(run("verify", "c.json", "--weights", "m.pt", "--any-signer", "--json"))
+        assert (facts["verified"], facts["signer"]) == (False, "unknown")
 
     def test_unsigned(self, run: Run) -> None:
-        done = run("verify", "unsigned.json", "--weights", "m.pt")
+        done = run("verify", "unsigned.json", "--weights", "m.pt", "--any-signer")
         assert done.exit_code == 0
         assert "not signed: anyone could have written it" in done.stdout
         assert "signature  not checked" in done.stdout
-        assert "does not show who wrote it" in done.stdout
+        assert "verified" not in done.stdout.lower()
         done = run("verify", "unsigned.json", "--weights", "m.pt", "--public-key", "signing.pem.pub")
         assert done.exit_code == 3
         assert "NOT verified: 1 of 4 checks failed (signature)" in done.stdout
 
+    def test_one_of_several_keys_must_have_signed(self, run: Run) -> None:
+        write_signing_keys("other.pem", Ed25519PrivateKey.generate())
+        others = ["--public-key", "other.pem.pub"]
+        assert run("verify", "c.json", "--weights", "m.pt", *others, *SIGNED).exit_code == 0
+        assert run("verify", "c.json", "--weights", "m.pt", *others).exit_code == 3
+
+    @pytest.mark.parametrize("place", ["certificate", "previous"])
+    def test_a_certificate_that_was_written_anew_is_a_failed_verification(self, run: Run, place: str) -> None:
+        spaced = json.dumps(json.loads(Path("c.json").read_bytes()), indent=4)
+        Path("spaced.json").write_text(spaced)
+        words = ["spaced.json"] if place == "certificate" else ["c.json", "--previous", "spaced.json"]
+        done = run("verify", *words, "--weights", "m.pt", *SIGNED)
+        assert done.exit_code == 3
+        assert "NOT verified: the certificate spaced.json is damaged" in done.stdout
+        facts = json.loads(run("verify", *words, "--weights", "m.pt", *SIGNED, "--json").stdout)
+        assert facts["verified"] is False
+
     def test_the_old_weights_are_named_as_such(self, run: Run) -> None:
-        done = run("verify", "c.json", "--weights", "before.pt")
+        done = run("verify", "c.json", "--weights", "before.pt", "--any-signer")
         assert done.exit_code == 3
         assert "these are the weights before forgetting" in done.stdout
 
     def test_other_weights(self, run: Run) -> None:
         Path("other.pt").write_bytes(b"other")
-        done = run("verify", "c.json", "--weights", "other.pt")
+        done = run("verify", "c.json", "--weights", "other.pt", "--any-signer")
         assert done.exit_code == 3
         found, stated = (hashlib.sha256(content).hexdigest() for content in (b"other", b"new"))
         assert f"the SHA-256 is {found}, the certificate says {stated}" in done.stdout
 
     def test_hashes_are_shown_in_full_on_a_narrow_terminal(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("COLUMNS", "60")
-        done = run("verify", "c.json", "--weights", "m.pt")
+        done = run("verify", "c.json", "--weights", "m.pt", "--any-signer")
         assert hashlib.sha256(b"new").hexdigest() in "".join(done.stdout.split())
 
     def test_a_changed_certificate(self, run: Run) -> None:
@@ -159,44 +190,90 @@ class TestVerify:
 
     def test_records_that_were_not_forgotten(self, run: Run) -> None:
         Path("mine.csv").write_text(f"text\n{SECRET}\nanother\n{SECRET} \n")
-        done = run("verify", "c.json", "--weights", "m.pt", "--records", "mine.csv", "--record-key", "records.key")
+        done = run(
+            "verify",
+            "c.json",
+            "--weights",
+            "m.pt",
+            "--records",
+            "mine.csv",
+            "--record-key",
+            "records.key",
+            "--any-signer",
+        )
         assert done.exit_code == 3
         assert "1 of 3 are among the 2 forgotten, 2 not (rows 1, 2, counted from 0)" in done.stdout
         assert SECRET not in done.output
 
     def test_records_under_another_key(self, run: Run) -> None:
         write_record_key("other.key", bytes(32))
-        done = run("verify", "c.json", "--weights", "m.pt", "--records", "forget.csv", "--record-key", "other.key")
+        done = run(
+            "verify",
+            "c.json",
+            "--weights",
+            "m.pt",
+            "--records",
+            "forget.csv",
+            "--record-key",
+            "other.key",
+            "--any-signer",
+        )
         assert done.exit_code == 3
         assert "none of the 2 is among the 2 forgotten; if they should be: is this the key of that run" in done.stdout
 
     def test_records_that_did_not_come_from_a_file(self, run: Run) -> None:
         make(b"old", b"new", read_as=None).write("c.json")
-        done = run("verify", "c.json", "--weights", "m.pt", "--records", "forget.csv", "--record-key", "records.key")
+        done = run(
+            "verify",
+            "c.json",
+            "--weights",
+            "m.pt",
+            "--records",
+            "forget.csv",
+            "--record-key",
+            "records.key",
+            "--any-signer",
+        )
         assert done.exit_code == 0
         assert "records    not checked  the forgotten ones were not read from a file" in done.stdout
 
     def test_a_chain_that_holds(self, run: Run) -> None:
-        first = make(b"oldest", b"older")
+        first = make(b"oldest", b"older").sign(KEY)
         second = make(b"older", b"old", first).sign(KEY)
         first.write("1.json")
         second.write("2.json")
-        make(b"old", b"new", second).write("3.json")
-        done = run("verify", "3.json", "--weights", "m.pt", "--previous", "2.json", "--previous", "1.json")
+        make(b"old", b"new", second).sign(KEY).write("3.json")
+        done = run("verify", "3.json", "--weights", "m.pt", "--previous", "2.json", "--previous", "1.json", *SIGNED)
         assert done.exit_code == 0
         assert "all 3 requests join up" in done.stdout
-        done = run("verify", "3.json", "--weights", "m.pt", "--previous", "2.json", "--json")
+        done = run("verify", "3.json", "--weights", "m.pt", "--previous", "2.json", "--json", *SIGNED)
         assert done.exit_code == 0
         assert facts_of(done)["passed"]["chain"] is None
         assert "request 3 of its chain; give the certificates of 1 with" in facts_of(done)["words"]["chain"]
-        done = run("verify", "3.json", "--weights", "m.pt", "--json")
+        done = run("verify", "3.json", "--weights", "m.pt", "--json", "--any-signer")
         assert "give the certificates of 1, 2 with" in facts_of(done)["words"]["chain"]
+
+    def test_earlier_certificates_must_be_signed_too(self, run: Run) -> None:
+        other = Ed25519PrivateKey.generate()
+        for first, words in (
+            (make(b"older", b"old"), "the certificate of request 1: not signed"),
+            (make(b"older", b"old").sign(other), "the certificate of request 1: signed by the key"),
+        ):
+            first.write("1.json")
+            make(b"old", b"new", first).sign(KEY).write("2.json")
+            done = run("verify", "2.json", "--weights", "m.pt", "--previous", "1.json", *SIGNED)
+            assert done.exit_code == 3
+            assert words in done.stdout
+        write_signing_keys("other.pem", other)
+        words = ["--weights", "m.pt", "--previous", "1.json", *SIGNED, "--public-key", "other.pem.pub"]
+        assert run("verify", "2.json", *words).exit_code == 0
+        assert "those of 1 were taken without checking" in run("verify", "2.json", "--weights", "m.pt", *SIGNED).stdout
 
     def test_a_chain_with_another_certificate(self, run: Run) -> None:
         first = make(b"older", b"old")
         make(b"old", b"new", first).write("2.json")
         make(b"older", b"old", result={"stopped": "iterations"}).write("1.json")
-        done = run("verify", "2.json", "--weights", "m.pt", "--previous", "1.json")
+        done = run("verify", "2.json", "--weights", "m.pt", "--previous", "1.json", "--any-signer")
         assert done.exit_code == 3
         assert "1 of the certificates given are not named in this one" in done.stdout
 
@@ -204,7 +281,7 @@ class TestVerify:
         first = make(b"oldest", b"somewhere else")
         first.write("1.json")
         make(b"old", b"new", first).write("2.json")
-        done = run("verify", "2.json", "--weights", "m.pt", "--previous", "1.json")
+        done = run("verify", "2.json", "--weights", "m.pt", "--previous", "1.json", "--any-signer")
         assert done.exit_code == 3
         assert "request 2 did not start from the weights that request 1 ended with" in done.stdout
 
@@ -214,13 +291,13 @@ class TestVerify:
         earlier, own = make(b"old", b"new", first).chain.links
         smaller = earlier.model_copy(update={"drift": 0.01})  # than it was
         make(b"old", b"new", chain=Chain(links=(smaller, own))).write("2.json")
-        done = run("verify", "2.json", "--weights", "m.pt", "--previous", "1.json")
+        done = run("verify", "2.json", "--weights", "m.pt", "--previous", "1.json", "--any-signer")
         assert done.exit_code == 3
         assert "the certificate of request 1 tells its chain differently" in done.stdout
 
     def test_a_previous_one_of_a_first_request(self, run: Run) -> None:
         make(b"older", b"old").write("1.json")
-        done = run("verify", "c.json", "--weights", "m.pt", "--previous", "1.json")
+        done = run("verify", "c.json", "--weights", "m.pt", "--previous", "1.json", "--any-signer")
         assert done.exit_code == 3
         assert "not named in this one" in done.stdout
 
@@ -228,7 +305,6 @@ class TestVerify:
         ("words", "kind", "message"),
         [
             ("nothing.json --weights m.pt", OutputError, "no certificate nothing.json"),
-            ("m.pt --weights m.pt", OutputError, "m.pt is damaged, or none of Forsaken's"),
             ("c.json --weights nothing", DataNotFoundError, "no file or folder nothing"),
             ("c.json --weights m.pt --public-key nothing", SettingsError, "no key file nothing"),
             ("c.json --weights m.pt --public-key signing.pem", SettingsError, "holds a private key"),
@@ -236,16 +312,15 @@ class TestVerify:
             ("c.json --weights m.pt --record-key m.pt", SettingsError, "--record-key is given without --records"),
             ("c.json --weights m.pt --records forget.csv --record-key m.pt", SettingsError, "no record key"),
             ("c.json --weights m.pt --records no.csv --record-key records.key", DataNotFoundError, "no.csv"),
-            ("c.json --weights m.pt --previous m.pt", OutputError, "m.pt is damaged, or none of Forsaken's"),
         ],
     )
     def test_bad_input(self, run: Run, words: str, kind: type[Exception], message: str) -> None:
-        done = run("verify", *words.split())
+        done = run("verify", *words.split(), *([] if "--public-key" in words else ["--any-signer"]))
         assert isinstance(done.exception, kind)
         assert message in str(done.exception)
 
     def test_weights_are_needed(self, run: Run) -> None:
-        assert run("verify", "c.json").exit_code == 2
+        assert run("verify", "c.json", "--any-signer").exit_code == 2
 
 
 @pytest.mark.usefixtures("folder")

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from forsaken._keys import key_id
-from forsaken.errors import DataError, DataNotFoundError, OutputError, SettingsError
+from forsaken.errors import CertificateError, DataError, DataNotFoundError, OutputError, SettingsError
 from forsaken.jobs.certificate import (
     Certificate,
     Chain,
@@ -494,11 +494,22 @@ def test_the_named_one_must_fit(weights: Path, tmp_path: Path) -> None:
 def test_one_that_was_changed_after_its_user_signed_is_refused(weights: Path) -> None:
     path, signed = weights.parent / "certificate.json", make().sign(KEY)
     signed.write(path)
-    assert find_previous(weights, None, KEY.public_key()) == signed
+    assert find_previous(weights, None, [KEY.public_key()]) == signed
     path.write_bytes(envelope(changed(statement(signed), ("predicate", "stopped"), "iterations"), signed))
     for named in (None, path):
         with pytest.raises(OutputError, match="was changed after it was signed"):
-            find_previous(weights, named, KEY.public_key())
+            find_previous(weights, named, [KEY.public_key()])
+
+
+def test_one_that_nobody_known_signed_is_refused_unless_the_user_takes_it(weights: Path) -> None:
+    path, other = weights.parent / "certificate.json", Ed25519PrivateKey.generate()
+    for planted, words in ((make(), "is not signed"), (make().sign(other), "is signed by the key")):
+        planted.write(path)
+        for named in (None, path):
+            with pytest.raises(CertificateError, match=f"{words}.*name the public key of whoever signed it"):
+                find_previous(weights, named, [KEY.public_key()])
+        assert find_previous(weights, None, [KEY.public_key()], anyone=True) == planted
+    assert find_previous(weights, None, [KEY.public_key(), other.public_key()]) == make().sign(other)
 
 
 # --- fingerprints of files and settings ------------------------------------------------------------------------------

@@ -31,10 +31,10 @@ from job_folders import (
 )
 from sklearn.metrics import roc_auc_score
 
-from forsaken._keys import read_public_key, read_record_key, write_record_key, write_signing_keys
+from forsaken._keys import key_id, read_public_key, read_record_key, write_record_key, write_signing_keys
 from forsaken.data.readers import read_records
 from forsaken.data.record_hashes import record_hashes
-from forsaken.errors import ForsakenError, OracleError, OutputError, SettingsError
+from forsaken.errors import CertificateError, ForsakenError, OracleError, OutputError, SettingsError
 from forsaken.jobs.certificate import Certificate, file_hash
 from forsaken.oracles.shadow import ShadowOracle
 from forsaken.unlearning.forsaken.mask import Mask
@@ -100,7 +100,7 @@ def test_the_certificate_speaks_of_these_weights_and_records(folder: Path) -> No
     assert told.signature is None
     checked = forsaken(
         "verify", out / "certificate.json", "--weights", out / "model.safetensors",
-        "--records", folder / "forget.parquet", "--record-key", out / "records.key",
+        "--records", folder / "forget.parquet", "--record-key", out / "records.key", "--any-signer",
     )  # fmt: skip
     assert checked.code == 0
     old = world().states["model"]
@@ -323,8 +323,37 @@ def test_a_chain_of_three_requests(folder: Path) -> None:
     assert all(any("not checked against a key" in warning for warning in each["warnings"]) for each in found[1:])
     out = folder / "request3"
     previous = [word for at in (2, 1) for word in ("--previous", folder / f"request{at}" / "certificate.json")]
-    told = forsaken("verify", out / "certificate.json", "--weights", out / "model.safetensors", *previous)
+    told = forsaken(
+        "verify", out / "certificate.json", "--weights", out / "model.safetensors", *previous, "--any-signer"
+    )
     assert told.code == 0, told.out
+
+
+def test_a_planted_certificate_is_not_signed_over(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, public = write_signing_keys(folder / "signing.pem", Ed25519PrivateKey.generate())
+    run(write_job(folder, output={"folder": "request1"}))  # not signed: whoever can write there could have written it
+    second: dict[str, Any] = {
+        "model": {"weights": "request1/model.safetensors"},
+        "output": {"folder": "request2", "signing_key": "signing.pem"},
+    }
+    with monkeypatch.context() as patch:
+        patch.setattr("forsaken.jobs.run.prepare_job", lambda *_: pytest.fail("the work began"))
+        with pytest.raises(CertificateError, match=r"request1/certificate.json of the request before is not signed"):
+            run(write_job(folder, **second))
+    assert forsaken("unlearn", write_job(folder, **second), "--dry-run").code == 2
+    found = run(write_job(folder, **second, chain={"signers": "anyone"}))
+    assert any("not checked against a key" in warning for warning in found["warnings"])
+    assert certificate(folder / "request2").chain.links[0].signer is None
+    third = write_job(
+        folder,
+        model={"weights": "request2/model.safetensors"},
+        output={"folder": "request3", "signing_key": "other.pem"},
+        chain={"signers": ["signing.pem.pub"]},
+    )
+    write_signing_keys(folder / "other.pem", Ed25519PrivateKey.generate())
+    found = run(third)
+    assert not any("not checked against a key" in warning for warning in found["warnings"])
+    assert [link["signer"] for link in found["chain"]["links"]] == [None, key_id(read_public_key(public)), None]
 
 
 def test_advice_to_retrain(folder: Path) -> None:

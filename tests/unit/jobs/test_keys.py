@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
@@ -94,9 +95,44 @@ def test_whitespace_and_capitals_around_a_record_key(tmp_path: Path, around: str
 @pytest.mark.parametrize("content", [b"", b"ab" * 31, b"ab" * 33, b"zz" * 32, b"ab " * 32, b"\xff" * 64, b"secret"])
 def test_what_is_no_record_key(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "k").write_bytes(content)
-    with pytest.raises(SettingsError, match=r"64 hexadecimal digits .* forsaken keys new-record") as caught:
+    with pytest.raises(SettingsError, match=r"64 hexadecimal digits.* forsaken keys new-record") as caught:
         read_record_key(tmp_path / "k")
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 65, b"abc123", b"ab" * 31])
+def test_a_key_that_was_cut_off_is_explained(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "k").write_bytes(content)
+    with pytest.raises(SettingsError, match=r"was cut off.* from a copy, or delete the file and make one with"):
+        read_record_key(tmp_path / "k")
+
+
+def test_a_key_without_content_makes_room_for_a_new_one(tmp_path: Path) -> None:
+    """Earlier versions left one of no bytes when they were killed, and a power cut one of zero bytes."""
+    for content in (b"", b"\0" * 65):
+        (tmp_path / "k").write_bytes(content)
+        keys.remove_empty_key(tmp_path / "k")
+        assert not (tmp_path / "k").exists()
+    for content in (b"ab", b"ab" * 32):
+        (tmp_path / "k").write_bytes(content)
+        keys.remove_empty_key(tmp_path / "k")
+        assert (tmp_path / "k").read_bytes() == content, "it may be what is left of a key that matters"
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_a_key_that_somebody_else_writes_at_the_same_time_is_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
+) -> None:
+    """Also on a file system without hard links."""
+
+    def late(source: Path, goal: Path) -> None:
+        goal.write_text("somebody else's")
+        raise OSError(errno.EEXIST if links else errno.EPERM, "no")
+
+    monkeypatch.setattr(os, "link", late)
+    with pytest.raises(OutputError, match="never overwritten"):
+        write_record_key(tmp_path / "k", new_record_key())
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["somebody else's"]
 
 
 def test_key_files_that_cannot_be_read(tmp_path: Path) -> None:
@@ -156,10 +192,10 @@ def test_a_pair_is_never_overwritten_and_never_half_written(tmp_path: Path) -> N
 def test_a_pair_whose_second_half_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = keys.write_atomically
 
-    def full(path: Path, content: bytes, *, private: bool) -> Path:
+    def full(path: Path, content: bytes, **how: bool) -> Path:
         if path.suffix == ".pub":
             raise OutputError("disk full")
-        return write(path, content, private=private)
+        return write(path, content, **how)
 
     monkeypatch.setattr(keys, "write_atomically", full)
     with pytest.raises(OutputError, match="disk full"):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -114,7 +116,6 @@ def test_links_in_the_folder_do_not_lead_out(tmp_path: Path, goal: Path) -> None
     goal.mkdir()
     (goal / "result.json").symlink_to(outside / "victim")
     (goal / "bert").symlink_to(outside)
-    (goal / ".unfinished").symlink_to(outside)
     with output(goal, force=True) as place:
         (place / "result.json").write_text("new")
         (place / "bert").mkdir()
@@ -135,41 +136,102 @@ def test_a_lock_that_is_a_link_touches_nothing(tmp_path: Path, goal: Path) -> No
     assert (tmp_path / "victim").read_text() == "precious"
 
 
+def move_record(new: dict[str, str], old: tuple[str, ...] = ()) -> str:
+    return json.dumps(
+        {"new": {name: hashlib.sha256(text.encode()).hexdigest() for name, text in new.items()}, "old": old}
+    )
+
+
 @pytest.mark.parametrize(
-    "listed", ['["../victim"]', '["/victim"]', '["..", ".", ""]', "{}", "5", '[["victim"]]', "no JSON", "[", '"victim"']
+    ("listed", "named"),
+    [
+        (move_record({"../victim": "precious"}), "../victim"),
+        (move_record({"bert/../../victim": "precious"}), "bert/../../victim"),
+        (move_record({"/victim": "precious"}), "/victim"),
+        (move_record({"link": "precious"}), "link"),
+        (move_record({"to/victim": "precious"}), "to"),
+        (move_record({"mine.txt": "other"}), "mine.txt"),
+        (move_record({"mine.txt": "mine", "folder/listed": "a"}), "folder/unlisted"),
+        (move_record({".": "", "": ""}), "."),
+        (move_record({"earlier/then/records.key": "key"}), "earlier/then/records.key"),
+        (move_record({"pipe": ""}), "pipe"),
+        (move_record({}, ("../victim",)), "../victim"),
+        (move_record({}, ("mine.txt",)), "mine.txt"),
+        ('["mine.txt"]', ".unfinished.json"),
+        ("{}", ".unfinished.json"),
+        ("no JSON", ".unfinished.json"),
+        ("", ".unfinished.json"),
+    ],
 )
-def test_a_list_that_somebody_wrote_removes_nothing_outside(tmp_path: Path, goal: Path, listed: str) -> None:
+def test_a_record_that_no_run_wrote_is_refused_before_anything_goes(
+    tmp_path: Path, goal: Path, listed: str, named: str
+) -> None:
+    outside = tmp_path / "outside"
+    for folder in (outside, goal / "folder", goal / ".replaced", goal / ".unfinished", goal / "earlier" / "then"):
+        folder.mkdir(parents=True)
     (tmp_path / "victim").write_text("precious")
-    goal.mkdir()
-    (goal / "mine.txt").write_text("mine")
+    (outside / "victim").write_text("precious")
+    for name, text in {
+        "mine.txt": "mine",
+        "folder/listed": "a",
+        "folder/unlisted": "b",
+        ".replaced/mine.txt": "c",
+    }.items():
+        (goal / name).write_text(text)
+    (goal / "earlier" / "then" / "records.key").write_text("key")
+    (goal / "link").symlink_to(tmp_path / "victim")
+    (goal / "to").symlink_to(outside)
+    os.mkfifo(goal / "pipe")
     (goal / ".unfinished.json").write_text(listed)
-    write(goal, "result.json")
-    assert names(tmp_path) == ["out", "victim"]
-    assert names(goal) == ["mine.txt", "result.json"]
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(OutputError, match=r"nothing was removed") as caught:
+        write(goal, "result.json", force=True)
+    assert f"{named!r}" in str(caught.value)
+    assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_list_that_somebody_wrote_does_not_remove_what_is_read(goal: Path) -> None:
+@pytest.mark.parametrize("name", [".unfinished", ".unfinished.json", ".replaced"])
+def test_a_link_in_place_of_what_a_run_leaves_is_refused(tmp_path: Path, goal: Path, name: str) -> None:
+    (tmp_path / "victim").mkdir()
+    (tmp_path / "victim" / "precious").write_text("precious")
+    goal.mkdir()
+    (goal / name).symlink_to(tmp_path / "victim")
+    with pytest.raises(OutputError, match=f"'{name}'.* is a link"):
+        write(goal, "result.json")
+    assert names(tmp_path / "victim") == ["precious"]
+    assert (goal / name).is_symlink()
+
+
+def test_a_record_that_somebody_wrote_does_not_remove_what_is_read(goal: Path) -> None:
     goal.mkdir()
     (goal / "model.pt").write_text("weights")
-    (goal / ".unfinished.json").write_text('["model.pt", "half.json"]')
+    (goal / ".unfinished.json").write_text(move_record({"half.json": "half", "model.pt": "weights"}))
     (goal / "half.json").write_text("half")
-    write(goal, "result.json", inputs=[goal / "model.pt"])
-    assert names(goal) == ["model.pt", "result.json"]
+    with pytest.raises(OutputError, match=r"'model\.pt'.* is read by this job"):
+        write(goal, "result.json", inputs=[goal / "model.pt"])
+    assert names(goal) == [".unfinished.json", "half.json", "model.pt"]
 
 
-def test_what_a_killed_run_left_is_removed(goal: Path) -> None:
+def test_what_a_killed_run_left_is_removed_and_what_it_replaced_is_back(goal: Path) -> None:
     (goal / ".unfinished").mkdir(parents=True)
-    (goal / ".unfinished" / "model.pt").write_text("half")
-    (goal / ".unfinished.json").write_text(json.dumps(["model.pt", "bert", "certificate.json"]))
-    (goal / "model.pt").write_text("half")
-    (goal / "bert").mkdir()
+    (goal / ".unfinished" / "certificate.json").write_text("new")
+    (goal / ".replaced").mkdir()
+    (goal / ".replaced" / "model.pt").write_text("old")
+    new = {"model.pt": "new", "bert/config.json": "new", "certificate.json": "new", "notes.txt": "new"}
+    (goal / ".unfinished.json").write_text(move_record(new, ("model.pt", "notes.txt")))
+    (goal / "model.pt").write_text("new")
+    (goal / "bert" / "empty").mkdir(parents=True)
+    (goal / "bert" / "config.json").write_text("new")
+    (goal / "notes.txt").write_text("not moved away yet")
     (goal / "mine.txt").write_text("mine")
     write(goal, "result.json")
-    assert names(goal) == ["mine.txt", "result.json"]
+    assert names(goal) == ["mine.txt", "model.pt", "notes.txt", "result.json"]
+    assert (goal / "model.pt").read_text() == "old"
+    assert (goal / "notes.txt").read_text() == "not moved away yet"
 
 
 @pytest.mark.parametrize("count", range(4))
-def test_a_failure_while_files_are_moved_leaves_no_certificate(
+def test_a_failure_while_files_are_moved_leaves_the_earlier_result(
     goal: Path, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     real, moved = Path.replace, []
@@ -186,17 +248,43 @@ def test_a_failure_while_files_are_moved_leaves_no_certificate(
         patch.setattr(Path, "replace", replace)
         with pytest.raises(OutputError, match="No space left"):
             write(goal, "certificate.json", "a", "b", "c", force=True)
-    assert not (goal / "certificate.json").exists()
+    assert names(goal) == ["a", "b", "c", "certificate.json", "earlier"]
+    assert {(goal / name).read_text() for name in ("a", "b", "c", "certificate.json")} == {"old"}
     write(goal, "certificate.json", "a", "b", "c", force=True)
-    assert names(goal) == ["a", "b", "c", "certificate.json"]
-    assert {path.read_text() for path in goal.iterdir()} == {"new"}
+    assert names(goal) == ["a", "b", "c", "certificate.json", "earlier"]
+    assert {(goal / name).read_text() for name in ("a", "b", "c", "certificate.json")} == {"new"}
+
+
+def test_a_certificate_that_is_replaced_stays_with_its_keys(goal: Path) -> None:
+    keys = ("records.key", "references.safetensors.key")
+    for text in ("first", "second", "third"):
+        write(goal, "certificate.json", *keys, "references.safetensors", text=text, force=True)
+    write(goal, "certificate.json", text="fourth", force=True)  # a run whose key lies elsewhere
+    kept = sorted((goal / "earlier").iterdir(), key=lambda place: (place / "records.key").read_text())
+    assert [[(place / name).read_text() for name in ("certificate.json", *keys)] for place in kept] == [
+        ["first"] * 3,
+        ["second"] * 3,
+        ["third"] * 3,
+    ]
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\d-[0-9a-f]{12}", place.name) for place in kept)
+    assert {path.stat().st_mode & 0o077 for place in kept for path in (place, *(place / name for name in keys))} == {0}
+    assert names(goal) == ["certificate.json", "earlier", "records.key"], "a key is never deleted"
+
+
+@pytest.mark.parametrize("how", ["file", "link"])
+def test_no_certificate_is_replaced_where_it_cannot_be_kept(tmp_path: Path, goal: Path, how: str) -> None:
+    write(goal, "certificate.json", text="old")
+    (goal / "earlier").write_text("mine") if how == "file" else (goal / "earlier").symlink_to(tmp_path)
+    with pytest.raises(OutputError, match="is no folder"):
+        write(goal, "certificate.json", force=True)
+    assert (goal / "certificate.json").read_text() == "old"
 
 
 def test_a_mask_of_an_earlier_run_does_not_outlive_its_certificate(goal: Path) -> None:
     write(goal, "certificate.json", "mask.safetensors", "cleaned.csv")
     (goal / "mine.txt").write_text("mine")
     write(goal, "certificate.json", force=True)
-    assert names(goal) == ["certificate.json", "mine.txt"]
+    assert names(goal) == ["certificate.json", "earlier", "mine.txt"]
 
 
 def test_files_of_the_user_are_no_files_of_an_earlier_run(goal: Path) -> None:

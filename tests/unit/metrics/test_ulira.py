@@ -11,7 +11,20 @@ from scipy.stats import t as student
 from sklearn.metrics import roc_auc_score
 
 from forsaken.errors import EmptyError, InputError, SettingsError
-from forsaken.metrics import FEW, Floor, at_floor, tpr_at, u_lira, u_lira_floor, u_lira_intervals
+from forsaken.metrics import (
+    FEW,
+    Floor,
+    RequestFloor,
+    at_floor,
+    request_floor,
+    request_interval,
+    request_u_lira,
+    smallest_shift,
+    tpr_at,
+    u_lira,
+    u_lira_floor,
+    u_lira_intervals,
+)
 
 
 def slow_scores(unlearned: np.ndarray, retrained: np.ndarray, floor: float) -> tuple[np.ndarray, np.ndarray]:
@@ -228,3 +241,101 @@ def test_models_that_are_told_without_a_mistake_have_no_interval() -> None:
 def test_an_interval_takes_one_model_more() -> None:
     with pytest.raises(InputError, match="3 models, expected at least 4"):
         u_lira_intervals(GOOD[:3], GOOD)
+
+
+def slow_request(unlearned: np.ndarray, retrained: np.ndarray) -> float:
+    """Every pair of models by itself, scored by scipy's normals that were fitted without either."""
+    won = 0.0
+    for i in range(len(unlearned)):
+        for j in range(len(retrained)):
+            sides = np.delete(unlearned, i, axis=0), np.delete(retrained, j, axis=0)
+            u, r = ((side.mean(axis=0), np.maximum(side.std(axis=0, ddof=1), 0.1)) for side in sides)
+            mine, theirs = (
+                sum(max(-3.0, min(3.0, each)) for each in norm.logpdf(model, *u) - norm.logpdf(model, *r))
+                for model in (unlearned[i], retrained[j])
+            )
+            won += 1.0 if mine > theirs else 0.5 if mine == theirs else 0.0
+    return won / (len(unlearned) * len(retrained))
+
+
+@pytest.mark.parametrize(("n", "m", "shift"), [(3, 3, 0.0), (5, 8, 0.5), (7, 4, -0.3), (6, 6, 20.0)])
+def test_a_request_is_every_pair_of_models_by_itself(n, m, shift) -> None:
+    draw = np.random.default_rng(n)
+    unlearned, retrained = draw.normal(shift, 1.5, (n, 23)), draw.normal(0, 1, (m, 23))
+    unlearned[:, 3] = 1.25
+    assert request_u_lira(unlearned, retrained) == pytest.approx(slow_request(unlearned, retrained))
+
+
+def test_a_shift_that_no_sample_shows_adds_up_over_a_request() -> None:
+    # Equal spread, a shift of d in each of S samples: the sum of the ratios is d·√S apart, so AUC = Φ(d·√S / √2).
+    draw = np.random.default_rng(0)
+    shifted, retrained = draw.normal(0.5, 1, (300, 4)), draw.normal(0, 1, (300, 4))
+    assert u_lira(shifted, retrained).auc == pytest.approx(norm.cdf(0.5 / np.sqrt(2)), abs=0.03)
+    assert request_u_lira(shifted, retrained) == pytest.approx(norm.cdf(1 / np.sqrt(2)), abs=0.03)
+
+
+@pytest.mark.parametrize("samples", [1, 20, 200])
+def test_equal_models_are_at_chance_however_many_samples_are_summed(samples) -> None:
+    draw = np.random.default_rng(1)
+    found = [request_u_lira(*draw.normal(size=(2, 12, samples))) for _ in range(60)]
+    assert np.mean(found) == pytest.approx(0.5, abs=3 * np.std(found) / np.sqrt(60))
+
+
+def test_one_sample_in_the_tails_does_not_decide_a_request() -> None:
+    draw = np.random.default_rng(2)
+    unlearned, retrained = draw.normal(0.5, 1, (16, 200)), draw.normal(0, 1, (16, 200))
+    calm = request_u_lira(unlearned, retrained)
+    unlearned[::2, 0] -= 40  # half of the models: what is fitted to the others says that these are retrained
+    retrained[::2, 1] += 40
+    assert calm > 0.97
+    assert request_u_lira(unlearned, retrained) > 0.95
+
+
+def test_the_floor_of_a_request_is_the_range_over_the_same_halvings() -> None:
+    models = np.random.default_rng(5).normal(size=(12, 30))
+    draw, areas = np.random.default_rng(3), []
+    for _ in range(30):
+        order = draw.permutation(12)
+        areas.append(request_u_lira(models[order[:6]], models[order[6:]]))
+    found = request_floor(models, halvings=30, seed=3)
+    assert found == pytest.approx((*np.percentile(areas, [2.5, 97.5]), np.mean(areas)))
+    assert at_floor(found.mean, found)
+
+
+def test_the_interval_of_a_request_holds_the_truth_as_often_as_it_says() -> None:
+    draw = np.random.default_rng(1)
+    found = []
+    for _ in range(100):
+        left, right = moving(draw, 8, 0.5), moving(draw, 8)
+        found.append((request_u_lira(left, right), *(request_interval(left, right) or (0.0, 1.0))))
+    areas, lows, highs = np.array(found).T
+    assert ((lows <= areas.mean()) & (areas.mean() <= highs)).sum() >= 88  # 95 expected, 2.2 a standard deviation
+
+
+def test_the_smallest_shift_is_where_the_closed_form_reaches_the_floor() -> None:
+    # AUC = Φ(d / √2) is 0.76 for d = 1; by a request of 4 samples it is 0.76 for d = 1/2.
+    models = np.random.default_rng(8).normal(size=(600, 4))
+    floor = RequestFloor(0.24, float(norm.cdf(1 / np.sqrt(2))), 0.5)
+    assert smallest_shift(models, floor, halvings=5) == pytest.approx(1.0, abs=0.1)
+    assert smallest_shift(models, floor, request_u_lira, halvings=5) == pytest.approx(0.5, abs=0.06)
+
+
+def test_a_smallest_shift_is_seen_and_half_of_it_is_not() -> None:
+    models = np.random.default_rng(9).normal(size=(32, 30))
+    floor = u_lira_floor(models)
+    found = smallest_shift(models, floor)
+    draw = np.random.default_rng(10)
+    shares = []
+    for shift in (found / 2, found, 2 * found):
+        pairs = [(draw.normal(shift, 1, (16, 30)), draw.normal(size=(16, 30))) for _ in range(100)]
+        shares.append(np.mean([not at_floor(u_lira(*pair).auc, floor) for pair in pairs]))
+    assert shares[0] < 0.5
+    assert 0.6 < shares[1] < 0.95
+    assert shares[2] == 1
+
+
+def test_more_models_see_a_smaller_shift_and_a_floor_up_to_one_sees_none() -> None:
+    draw = np.random.default_rng(11)
+    few, many = draw.normal(size=(16, 30)), draw.normal(size=(64, 30))
+    assert smallest_shift(many, u_lira_floor(many)) < smallest_shift(few, u_lira_floor(few))
+    assert smallest_shift(few, RequestFloor(0.0, 1.0, 0.5), request_u_lira) is None

@@ -34,10 +34,9 @@ def test_a_whole_result() -> None:
     assert said.limits[-1] == "Not shown: an attacker can tell."
 
 
-def test_counts_come_from_the_scores() -> None:
-    result = make_result(10)
-    result["samples"]["score_after"] = [0.5, 0.51, 0.9] + [0.0] * 7  # 0.5 itself is no member
-    assert members(typed(result)) == (10, 2)
+def test_counts_of_members_need_no_scores() -> None:
+    result = make_result(10) | {"samples": None}
+    assert members(typed(result)) == (10, 1)
 
 
 def test_a_rate_that_is_not_one_is_not_called_one() -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from forsaken._checks import Problems
+from forsaken._files import remove, remove_drafts
 from forsaken.data.samples import Samples
 from forsaken.engine import check_engine, fan_out
 from forsaken.errors import InputError, ModelError, SettingsError, UnknownNameError
@@ -35,7 +35,6 @@ from forsaken.unlearning.sisa.training import (
     StageTrainer,
     State,
     TrainedShard,
-    clear_drafts,
     kept_stages,
     new_network,
     packed,
@@ -317,9 +316,10 @@ def _generation(ensemble_state: EnsembleState) -> Iterator[Path]:
     try:
         yield folder
     except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):
+            remove(folder)
         raise
-    clear_drafts(folder)
+    remove_drafts(folder)  # of killed writers; they may remember samples
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -404,7 +404,7 @@ class SisaEnsemble(nn.Module):
         """
         old = self.unused(successor)
         for each in old:
-            each.path.unlink(missing_ok=True)
+            remove(each.path)
         for folder in {each.path.parent for each in old}:
             if folder.is_dir() and not any(folder.iterdir()):
                 folder.rmdir()

@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from forsaken._files import write_atomically
+from forsaken._files import make_folder, write_atomically
 from forsaken._random import torch_seed
 from forsaken.data.nest import map_nest
 from forsaken.data.samples import Samples
@@ -272,11 +272,11 @@ class CheckpointStore:
         """Make and return a new folder; no two calls get the same, in this process or another."""
         number = 0
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            make_folder(self.folder)
             while True:
                 new = self.folder / f"generation-{number:03d}"
                 try:
-                    new.mkdir(mode=0o700)
+                    make_folder(new, 0o700, new=True)
                 except FileExistsError:
                     number += 1
                 else:
@@ -306,9 +306,3 @@ def kept_stages(slices: int, a_checkpoint: int, room: float) -> tuple[int, ...]:
     # no request goes back to the last stage, so it is the first to be left out
     every = next(k for k in range(1, slices + 1) if (slices - 1) // k <= count)
     return tuple(range(every, slices, every))
-
-
-def clear_drafts(folder: Path) -> None:
-    """Remove what killed writers left beside the checkpoints; it may remember samples."""
-    for draft in folder.glob(".*"):
-        draft.unlink(missing_ok=True)
