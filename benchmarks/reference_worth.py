@@ -1,13 +1,16 @@
 """What references are worth: the estimate of a table beside the AUC at which U-LiRA tells such references.
 
+    python benchmarks/reference_worth.py --task small --models 48 --tables 3 --seed 2
     FORSAKEN_DATA=... python benchmarks/reference_worth.py --task digits --seed 0
     FORSAKEN_DATA=... python benchmarks/reference_worth.py --task cifar10-id --folds 2,4,8 --models 4 --device cuda
 
 For each K, N originals draw folds of their own, in which the samples to forget are one group, and N retrained models
 judge the references of the samples to forget (and of test samples). The tables of the first originals are completed,
-with a quarter of their folds trained twice, and each gives an estimate from one half of the test samples, as
-`References.fit` would; measured is on the other half. A row "K x R" averages the logits of R tables. Answers of every
-model stay in --folder, so that a run goes on where it was. Writes results/reference-worth-TASK-SEED.json.
+with a quarter of their folds (two at least) trained twice. Each gives an estimate from one half of the test samples, as
+`References.fit` would; measured is on the other half. A row "K x R" averages the logits of R tables. Every model takes
+as many steps as the target. Answers of every model stay in --folder, so that a run goes on where it was. The task
+"small" is a network of 3,600 weights on 600 of scikit-learn's digits, 20 of which are forgotten: it takes minutes. Any
+other task is a scenario. Writes results/reference-worth-TASK-SEED.json.
 """
 
 from __future__ import annotations
@@ -22,7 +25,10 @@ from typing import Any
 import numpy as np
 import torch
 from common import RESULTS
+from sklearn.datasets import load_digits
+from torch import nn
 
+from forsaken import Recipe, Training
 from forsaken._files import write_atomically
 from forsaken.bench.audit import inputs_of
 from forsaken.bench.networks import training_of
@@ -39,7 +45,26 @@ from forsaken.references.rows import assign_folds
 from forsaken.references.worth import Worth, worth_of
 
 DRAWN = 500  # simulated samples, to say what an attack with N models would measure if the estimate were true
+SMALL = "small"
 SETS = ("forget", "unseen", "test")
+
+
+def loaded(options: argparse.Namespace) -> tuple[Training, Samples, int, Samples]:
+    """Return how models of a scenario are trained, its rows (those to forget last), how many are kept, and its test."""
+    scenario = load_scenario(options.task, seed=options.seed)
+    training = training_of(scenario, options.device)
+    sets = inputs_of(scenario, training.build(), options.device).sets
+    return training, sets.train, len(sets.remaining), sets.need("test")
+
+
+def small(options: argparse.Namespace) -> tuple[Training, Samples, int, Samples]:
+    """Return the same of a small network on scikit-learn's digits."""
+    x, y = load_digits(return_X_y=True)
+    order = np.random.default_rng(options.seed).permutation(len(x))
+    data = Samples(torch.from_numpy(x / 16).float(), torch.from_numpy(y))
+    recipe = Recipe(epochs=40, batch_size=25, learning_rate=3e-3)
+    training = Training(lambda: nn.Sequential(nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 10)), recipe, options.device)
+    return training, data.rows(order[:600]), 580, data.rows(order[600:1400])
 
 
 @dataclass(frozen=True)
@@ -56,33 +81,29 @@ class Study:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options, self.seed = options, options.seed
-        scenario = load_scenario(options.task, seed=options.seed)
-        self.training = training_of(scenario, options.device)
-        sets = inputs_of(scenario, self.training.build(), options.device).sets
-        self.train, self.rest = sets.train, len(sets.remaining)
-        half = min(1000, len(sets.need("test"))) // 2
-        test = sets.need("test")
-        self.asked = dict(
-            zip(SETS, (sets.forget, test.rows(np.arange(half)), test.rows(np.arange(half, 2 * half))), strict=True)
-        )
+        self.training, self.train, self.rest, test = small(options) if options.task == SMALL else loaded(options)
+        half = min(1000, len(test)) // 2
+        forget = self.train.rows(np.arange(self.rest, len(self.train)))
+        parts = (forget, test.rows(np.arange(half)), test.rows(np.arange(half, 2 * half)))
+        self.asked = dict(zip(SETS, parts, strict=True))
         network, recipe = self.training.build(), self.training.recipe
         self.steps = recipe.epochs * steps_of(len(self.train), recipe, network)
         self.keys = row_keys(self.train.inputs)
         self.answers: dict[str, dict[str, np.ndarray[Any, Any]]] = {}
 
-    def wanted(self) -> tuple[list[Wanted], list[Wanted]]:
-        """Return the models that judge, and all others."""
+    def wanted(self) -> list[Wanted]:
+        """Return the models that judge, the target, and the references."""
         count = self.options.models
-        judges = [self._wanted(f"retrained-{at}", np.arange(self.rest)) for at in range(2 * count)]
-        others = [self._wanted("target", np.arange(len(self.train)))]
+        found = [self._wanted(f"retrained-{at}", np.arange(self.rest)) for at in range(2 * count)]
+        found.append(self._wanted("target", np.arange(len(self.train))))
         for folds in self.options.folds:
             for table in range(self.options.average.get(folds, 1) * count):
                 fold = self.fold(folds, table)
                 numbers = [int(fold[self.rest])]
                 if table < self.options.tables:
-                    numbers = list(range(folds + max(1, folds // 4)))
-                others += [self._wanted(f"{folds}-{table}-{at}", np.flatnonzero(fold != at % folds)) for at in numbers]
-        return judges, others
+                    numbers = list(range(folds + min(folds, max(2, folds // 4))))
+                found += [self._wanted(f"{folds}-{table}-{at}", np.flatnonzero(fold != at % folds)) for at in numbers]
+        return found
 
     def _wanted(self, name: str, rows: np.ndarray[Any, Any]) -> Wanted:
         return Wanted(name, rows, int(np.random.default_rng([self.seed, *name.encode()]).integers(2**32)))
@@ -96,30 +117,29 @@ class Study:
         """Train what is not in the folder yet, and ask every model."""
         place = self.options.folder / f"{self.options.task}-{self.seed}"
         place.mkdir(parents=True, exist_ok=True)
-        for models, steps in zip(self.wanted(), (None, self.steps), strict=True):
-            missing = sorted(
-                (one for one in models if not self._path(place, one).exists()), key=lambda one: len(one.rows)
+        models = self.wanted()
+        missing = sorted((one for one in models if not self._path(place, one).exists()), key=lambda one: len(one.rows))
+        with bars() as progress:
+            chunks = train_many(
+                self.training.build,
+                self.train,
+                self.training.recipe,
+                rows=[one.rows for one in missing],
+                seeds=[one.seed for one in missing],
+                device=self.options.device,
+                steps=self.steps,
+                at_once=48 if self.options.task == SMALL else None,
+                progress=progress,
             )
-            with bars() as progress:
-                chunks = train_many(
-                    self.training.build,
-                    self.train,
-                    self.training.recipe,
-                    rows=[one.rows for one in missing],
-                    seeds=[one.seed for one in missing],
-                    device=self.options.device,
-                    steps=steps,
-                    progress=progress,
-                )
-                for one, network in zip(missing, (network for chunk in chunks for network in chunk), strict=True):
-                    said = {
-                        name: predict_logits(network, Samples(part.inputs)).float().numpy()
-                        for name, part in self.asked.items()
-                    }
-                    np.savez(self._path(place, one), **said)
-            for one in models:
-                with np.load(self._path(place, one)) as stored:
-                    self.answers[one.name] = {name: stored[name] for name in SETS}
+            for one, network in zip(missing, (network for chunk in chunks for network in chunk), strict=True):
+                said = {
+                    name: predict_logits(network, Samples(part.inputs)).float().numpy()
+                    for name, part in self.asked.items()
+                }
+                np.savez(self._path(place, one), **said)
+        for one in models:
+            with np.load(self._path(place, one)) as stored:
+                self.answers[one.name] = {name: stored[name] for name in SETS}
 
     def _path(self, place: Path, one: Wanted) -> Path:
         return place / f"{one.name}-{one.seed}.npz"
@@ -148,7 +168,7 @@ class Study:
         def model(at: int) -> torch.Tensor:
             return torch.from_numpy(self.answers[f"{folds}-{table}-{at}"]["unseen"])
 
-        pairs = [(model(folds + at), model(at)) for at in range(max(1, folds // 4))]
+        pairs = [(model(folds + at), model(at)) for at in range(min(folds, max(2, folds // 4)))]
         target = torch.from_numpy(self.answers["target"]["unseen"])
         found = worth_of([model(at) for at in range(folds)], pairs, [target], count=folds)
         if found is None:

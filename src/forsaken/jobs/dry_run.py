@@ -12,8 +12,9 @@ from forsaken._keys import read_record_key, read_signing_key
 from forsaken.errors import NotHeldOutError
 from forsaken.jobs.configuration import Job, by_references, method_of
 from forsaken.jobs.output import check_there
-from forsaken.jobs.references import STAGE, absent, debts, shortfall
+from forsaken.jobs.references import absent, debts, shortfall
 from forsaken.jobs.run import (
+    STAGE,
     STEPS,
     Prepared,
     answers_of,

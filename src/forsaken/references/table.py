@@ -52,6 +52,7 @@ from forsaken.types import Array, Progress
 
 BUDGET = 8  # trainings in all, where the number of folds is chosen
 _START = 4  # folds that "auto" begins with; the number from which on a second training is cheap, too
+_PAIRS = 2  # folds that are trained twice, at least: the difference of one pair varies by a third
 _GAIN = 0.02  # of AUC, for which it is worth while to begin anew with more folds
 
 Unlearn: TypeAlias = Callable[[Any, Samples, Tensor], Any]
@@ -156,8 +157,8 @@ class References:
             and kept in the table: a request then passes only the forgotten samples, and does less damage.
         second : Module or estimator, or bool, optional
             A model that was trained as `model` was, with another seed. The two tell how much retrained models differ,
-            which `worth` needs. By default one fold in four is trained a second time for that, where there are four or
-            more; True trains one with fewer folds too, False none.
+            which `worth` needs. By default two folds, or one in four, are trained a second time for that, where there
+            are four or more; True does so with fewer folds too, False never.
         budget : int, optional
             For "auto": the most trainings in all, 8 by default.
         views : int
@@ -653,10 +654,10 @@ def _is_model(second: object) -> bool:
 
 
 def _repeated(folds: object, second: object, unseen: Samples | None) -> int:
-    """Return how many folds are trained a second time: a quarter of them, which is cheap beside the rest."""
+    """Return how many folds are trained a second time: a quarter of them, but no less than two."""
     if unseen is None or second is False or _is_model(second) or not isinstance(folds, int):
         return 0
-    return max(folds // _START, int(second is True))
+    return max(_PAIRS, folds // _START) if folds >= _START or second is True else 0
 
 
 def _chosen(
@@ -667,19 +668,20 @@ def _chosen(
     Two of four folds (and one of them once more) come first. Where they show that four folds are too few, the budget
     goes to more of them at once; otherwise the four are finished, and only then is it decided.
     """
-    again = 2 - len(targets)
-    start = max(2, min(_START, budget - again, most))
-    done = _Done(plan(start, again), targets).run(how, [0, 1, *range(start, start + again)])
+    once = 2 - len(targets)  # 0 where a second model was given
+    start = max(2, min(_START, budget - once, most))
+    again = min(once * _PAIRS, budget - start)
+    done = _Done(plan(start, again), targets).run(how, [0, 1, *range(start, start + once)])
     if (worth := done.worth) is not None and worth.low < GOAL:
         done = done.run(how)
         worth = done.worth
     left = budget - len(done.results)
     if worth is None or worth.auc < GOAL:
         return done.run(how)
-    count = min(worth.folds_needed or left, left, most)
+    count = min(worth.folds_needed or left - once, left - once, most)
     if count <= start or worth.at(start) - worth.at(count) < _GAIN:
         return done.run(how)
-    return _Done(plan(count, 0), targets, {}, tuple(done.results.values()), done.seed_pairs).run(how)
+    return _Done(plan(count, once), targets, {}, tuple(done.results.values()), done.seed_pairs).run(how)
 
 
 def spread_of(own: Tensor, others: Sequence[Tensor | None]) -> float | None:

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from forsaken.metrics import bootstrap_interval, likelihood_ratio_auc, margins
+from forsaken.metrics import likelihood_ratio_auc, margins
 from forsaken.types import Array
 
 GOAL = 0.55  # the AUC that references are to stay below
@@ -46,8 +46,7 @@ class Worth:
     auc : float
         The AUC of a likelihood-ratio attack that knows both distributions; 0.5 is ideal.
     low, high : float
-        A 95 % interval over other unseen samples. Other trainings move the estimate too, most of all where only one
-        fold was trained twice.
+        A 95 % interval over other unseen samples and other trainings; over samples alone where there is one pair only.
     sigma : float
         The standard deviation of the margin among models that differ by their seeds alone.
     data : float
@@ -109,7 +108,8 @@ def worth_of(
     folds : sequence of Tensor, shape (samples, classes)
         The logits of two or more fold models, of different folds.
     pairs : sequence of pairs of Tensor
-        The logits of two models that were trained on the same rows with different seeds; at least one pair.
+        The logits of two models that were trained on the same rows with different seeds; at least one pair. Where these
+        are second trainings of folds, those are the first folds.
     targets : sequence of Tensor
         The logits of the target, and of further models that learnt everything.
     count : int
@@ -146,9 +146,35 @@ def worth_of(
     each = (seeds, among.var(axis=0, ddof=1), apart)
     sigma2, data2, shift2 = parts(*each)
     auc = _auc(sigma2, data2, shift2)
-    low, high = bootstrap_interval(lambda *drawn: _auc(*parts(*drawn)), *each, draws=_DRAWS, paired=True) or (auc, auc)
+    # Models move on many samples at once, so one pair of them is worth fewer than n independent differences.
+    ones = [margin(one) - margin(other) for one, other in pairs]
+    ones += [among[at] - among[at + 1] for at in range(len(pairs), len(folds) - 1, 2)]
+    freedom = _freedom(ones) * np.array([len(pairs), len(folds) - 1, 1.0])
+    draw, drawn = np.random.default_rng(0), np.empty(_DRAWS)
+    for at in range(_DRAWS):
+        rows = draw.integers(len(likeliest), size=len(likeliest))
+        scale = draw.chisquare(freedom) / freedom if len(pairs) > 1 else np.ones(3)
+        drawn[at] = _auc(*parts(*(part[rows] * own for part, own in zip(each, scale, strict=True))))
+    low, high = np.quantile(drawn, [0.025, 0.975]).tolist()
     sigma, data, shift = (math.sqrt(part) for part in (sigma2, data2, shift2))
-    return Worth(auc, low, high, sigma, data, shift, count, len(likeliest), len(pairs))
+    return Worth(auc, min(low, auc), max(high, auc), sigma, data, shift, count, len(likeliest), len(pairs))
+
+
+def _freedom(differences: Sequence[Array]) -> float:
+    """Return how many independent samples a difference of two models is worth, from independent differences d.
+
+    For d from N(0, C), E (d·d')² = tr C² and E |d|² = tr C, so 1 / cos² of the angle between two of them is about
+    (tr C)² / tr C², the degrees of freedom of |d|².
+    """
+    sizes = [float(each @ each) for each in differences]
+    cosines = [
+        float(one @ other) ** 2 / (sizes[at] * sizes[to])
+        for at, one in enumerate(differences)
+        for to, other in enumerate(differences[:at])
+        if sizes[at] * sizes[to] > 0
+    ]
+    most = float(len(differences[0]))
+    return min(most, 1 / max(float(np.mean(cosines)), 1 / most)) if cosines else most
 
 
 def _auc(sigma2: float, data2: float, shift2: float) -> float:

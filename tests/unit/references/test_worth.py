@@ -107,6 +107,26 @@ def test_the_folds_that_are_needed_are_the_first_below_the_goal() -> None:
     assert found.about()["folds_needed"] == need
 
 
+def test_the_interval_knows_that_samples_move_together() -> None:
+    """The margins of all samples hang on eight numbers of a model: a pair of models is worth few samples."""
+    draw = np.random.default_rng(5)
+    loads = draw.normal(size=(8, SAMPLES))
+
+    def said(spread: float) -> Tensor:
+        half = torch.from_numpy(LIFT + spread * draw.normal(size=8) @ loads) / 2
+        return torch.stack([half, -half], dim=1)
+
+    found = []
+    for _ in range(40):
+        folds = [said(0.4) for _ in range(4)]
+        found.append(worth_of(folds, [(folds[0], said(0.4)), (folds[1], said(0.4))], [said(0.4)], count=4))
+    held = np.mean([each.low <= 0.52 for each in found])
+    assert held >= 0.9, "nothing tells these models apart"
+    assert np.mean([each.high - each.low for each in found]) > 0.08
+    one = World(0.4, 0.9).worth(4, pairs=2)
+    assert one.high - one.low < 0.08, "independent samples are worth what they are"
+
+
 def test_seeds_that_make_no_difference_are_no_reason_to_divide_by_zero() -> None:
     still = torch.randn(30, 3, generator=torch.Generator().manual_seed(0))
     assert worth_of([still, still], [(still, still)], [still], count=2).auc == 0.5
@@ -146,9 +166,9 @@ def fitted(folds: Any, noise: float = 1.0, log: list[Any] | None = None, **more:
 
 
 @pytest.mark.parametrize(
-    ("folds", "second", "count"), [(4, None, 5), (8, None, 10), (2, None, 2), (2, True, 3), (4, False, 4)]
+    ("folds", "second", "count"), [(4, None, 6), (12, None, 15), (2, None, 2), (2, True, 4), (4, False, 4)]
 )
-def test_one_fold_in_four_is_trained_twice(folds: int, second: bool | None, count: int) -> None:
+def test_two_folds_or_one_in_four_are_trained_twice(folds: int, second: bool | None, count: int) -> None:
     log: list[Any] = []
     table = fitted(folds, log=log, second=second)
     assert table.origin.costs.trainings == len(log) == count
@@ -173,28 +193,28 @@ def test_the_estimate_comes_from_the_models_that_gave_the_logits() -> None:
     train = noisy(*data, 1.0)
     said = [train(rows, steps, seed)(unseen).detach() for rows, steps, seed in log]
     target = train(range(48), None, 999)(unseen).detach()
-    assert table.worth == worth_of(said[:4], [(said[4], said[0])], [target], count=4)
+    assert table.worth == worth_of(said[:4], [(said[4], said[0]), (said[5], said[1])], [target], count=4)
     label = torch.stack(said[:4]).double().mean(0).argmax(1).numpy()
-    own = margins(torch.stack([said[0], said[4]]).double().numpy(), label)
-    assert table.worth.sigma == pytest.approx(math.sqrt(((own[0] - own[1]) ** 2).mean() / 2), rel=1e-6)
+    own = margins(torch.stack([said[at] for at in (0, 4, 1, 5)]).double().numpy(), label)
+    assert table.worth.sigma == pytest.approx(math.sqrt(((own[::2] - own[1::2]) ** 2).mean() / 2), rel=1e-6)
 
 
 def test_auto_is_content_with_four_folds_where_seeds_differ_more_than_data() -> None:
     log: list[Any] = []
     table = fitted("auto", noise=30.0, log=log, budget=16)
-    assert (table.origin.folds, table.origin.budget, len(log), table.origin.costs.trainings) == (4, 16, 5, 5)
+    assert (table.origin.folds, table.origin.budget, len(log), table.origin.costs.trainings) == (4, 16, 6, 6)
     assert table.worth.auc < 0.55
 
 
 def test_auto_asks_for_more_where_four_are_too_few() -> None:
     log: list[Any] = []
     table = fitted("auto", noise=0.5, log=log, budget=16)
-    assert (table.origin.folds, len(log)) == (13, 16), "two of four folds, one of them again, and all that is left"
+    assert (table.origin.folds, len(log)) == (12, 16), "two of four folds, one of them again, twelve, one of them again"
     assert table.origin.costs.trainings == 16
-    assert table.worth.folds == 13
-    assert table.worth.folds_needed > 13
-    assert len(set(table.entries.fold.tolist())) == 13
-    for at, (rows, *_) in enumerate(log[3:]):
+    assert (table.worth.folds, table.worth.pairs) == (12, 2)
+    assert table.worth.folds_needed > 12
+    assert len(set(table.entries.fold.tolist())) == 12
+    for at, (rows, *_) in enumerate(log[3:15]):
         assert sorted(rows + np.flatnonzero(table.entries.fold == at).tolist()) == list(range(48))
 
 
