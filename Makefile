@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 export OMP_WAIT_POLICY := PASSIVE
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test test-slow check format bench clean
+.PHONY: help demo test test-slow check docs format bench clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -31,11 +31,15 @@ test: $(READY)  ## unit, contract and law tests, and the doctests
 test-slow: $(READY)  ## the tests that take minutes or need real processes
 	$(BIN)/python -m pytest -q -m slow tests
 
-check: $(READY)  ## lint, format, types and dead code
+check: $(READY)  ## lint, format, types, dead code and the documentation's links
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/vulture
+	$(MAKE) --no-print-directory docs
+
+docs: $(READY)  ## the documentation site, into runs/site; a link that leads nowhere is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 format: $(READY)  ## put the code into the house format
 	$(BIN)/ruff check --fix .

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import RESULTS, add_seeds, seeds, summary, write_result
+from common import RESULTS, add_seeds, origin, seeds, summary, write_result
 
 from forsaken._files import write_atomically
 from forsaken.bench.networks import training_of
@@ -37,7 +37,6 @@ from forsaken.bench.scenarios.table import SCENARIOS
 from forsaken.bench.trial import Stage, View, prepare
 from forsaken.engine import fan_out
 from forsaken.errors import ForsakenError, ModelError
-from forsaken.provenance import provenance
 from forsaken.unlearning.base import UpfrontUnlearner
 from forsaken.unlearning.methods import build
 
@@ -252,7 +251,7 @@ def tuned(folder: Path, task: str, seed: int, device: str, only: set[str]) -> di
             found[row].append({"settings": settings, "distance": far, "numbers": numbers})
             short = {key: numbers[key] for key in ("fr", "cfr", "accuracy", "error") if key in numbers}
             print(f"tune {seed} {row} {settings}: {far:.3f} {short}", flush=True)
-        _save(path, {"identity": known, "provenance": provenance(), "tried": found[row]})
+        _save(path, {"identity": known, "provenance": origin(), "tried": found[row]})
     return found
 
 
@@ -314,7 +313,7 @@ def reported(
             continue
         found[row] = make()
         print(f"seed {seed} {row}: {found[row]}", flush=True)
-        _save(path, told | {"provenance": provenance(), "numbers": found[row]})
+        _save(path, told | {"provenance": origin(), "numbers": found[row]})
     return found
 
 

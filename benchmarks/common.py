@@ -4,17 +4,41 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from forsaken import Forsaken
 from forsaken._files import write_atomically
 from forsaken.bench.trial import View, prepare
-from forsaken.provenance import provenance
+from forsaken.provenance import provenance, source_hash
 
 RESULTS = Path(__file__).parent / "results"
+
+
+def origin() -> dict[str, Any]:
+    """Return where a result comes from: the commit, hashes of library and scripts, hardware, versions and time.
+
+    `uncommitted` says whether files of the repository differed from the commit.
+    """
+
+    def git(*words: str) -> str:
+        place = RESULTS.parent
+        done = subprocess.run(["git", *words], cwd=place, capture_output=True, text=True, check=True)  # noqa: S603, S607
+        return done.stdout.strip()
+
+    try:
+        commit, changed = git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--", ".", "../src"))
+    except (OSError, subprocess.CalledProcessError):  # no git, or a copy that is no repository
+        return provenance() | {"commit": None, "scripts_sha256": source_hash(RESULTS.parent)}
+    return provenance() | {
+        "commit": commit,
+        "uncommitted": changed,
+        "scripts_sha256": source_hash(RESULTS.parent),
+    }
 
 
 def seeds(text: str) -> list[int]:
@@ -85,7 +109,7 @@ def write_result(path: Path, used: list[int], rows: dict[str, list[dict[str, flo
     content = {
         "command": "python benchmarks/" + " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "seeds": used,
-        "provenance": provenance(),
+        "provenance": origin(),
         **more,
         "mean": means,
         "runs": rows,

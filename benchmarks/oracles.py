@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import RESULTS, add_seeds, summary, write_result
+from common import RESULTS, add_seeds, origin, summary, write_result
 
 from forsaken import Forsaken, Scenario, WhiteBoxOracle
 from forsaken._files import write_atomically
@@ -38,7 +38,6 @@ from forsaken.errors import UndefinedMetricError
 from forsaken.metrics import catastrophic_forgetting_rate, forgetting_rate, separation
 from forsaken.oracles import signals, white_box
 from forsaken.oracles.base import OracleReport
-from forsaken.provenance import provenance
 
 # FR by the black-box and the white-box oracle in the paper (Table white_box)
 PAPER = {
@@ -177,7 +176,7 @@ def saved(folder: Path, name: str, seed: int, device: str) -> dict[str, Any]:
         if content["identity"] != known:
             raise SystemExit(f"{path} was made with other settings; delete it to run it again")
         return content
-    content = {"identity": known, "device": device, "rows": measured(name, seed, device), "provenance": provenance()}
+    content = {"identity": known, "device": device, "rows": measured(name, seed, device), "provenance": origin()}
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(path, json.dumps(content, indent=1).encode())
     return content

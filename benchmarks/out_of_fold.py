@@ -6,12 +6,14 @@
 N originals, each with references of its own, are made to forget by every row; 2 N retrained models judge them (they are
 never references). Settings are chosen on seeds from 100 on (--rows tune), and reported on seed 0. Margins, largest
 posteriors and targets of every model stay in --folder, so that rows can be added and attacks made anew without
-training again. Writes results/out-of-fold-TASK-ROWS-SEED.json.
+training again. Writes results/out-of-fold-TASK-ROWS-SEED.json, and the margins of every model (float16) to
+results/margins/, from which benchmarks/out_of_fold_attacks.py makes attacks without any training.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import time
 from dataclasses import replace
@@ -19,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import RESULTS
+from common import RESULTS, origin
 from out_of_fold_rows import PRESETS, TEN, Row, in_groups, near, neighbours
 
 from forsaken._files import write_atomically
@@ -35,12 +37,12 @@ from forsaken.bench.scenarios.table import load_scenario
 from forsaken.bench.trial import Stage, staged
 from forsaken.data.nest import row_keys
 from forsaken.data.samples import Samples
-from forsaken.metrics import at_floor, catastrophic_forgetting_rate, forgetting_rate, u_lira
+from forsaken.metrics import at_floor, catastrophic_forgetting_rate, forgetting_rate, request_u_lira, u_lira
 from forsaken.progress import bars
-from forsaken.provenance import provenance
 
 NUMBERS = {
     "u_lira_auc": "auc",
+    "u_lira_request_auc": "request",
     "u_lira_worst": "worst",
     "u_lira_tpr_1": "tpr_1",
     "u_lira_auc_retain": "auc_retain",
@@ -92,9 +94,10 @@ def measured(full: Full, stage: Stage, row: Row) -> dict[str, Any]:
     for number in full.numbers():
         if number.name in NUMBERS:
             found[NUMBERS[number.name]] = number.value
-        if number.name == "u_lira_auc":
-            found["auc_interval"] = number.interval
+        if number.name in ("u_lira_auc", "u_lira_request_auc"):
+            found[f"{NUMBERS[number.name]}_interval"] = number.interval
     found["at_floor"] = at_floor(found["auc"], full.floor)
+    found["request_at_floor"] = at_floor(found["request"], full.floors.request["forget"])
     found |= rates(matrices, who, stage)
     found["seconds"] = float(np.median(matrices.seconds[who]))
     facts = matrices.facts[who]
@@ -106,6 +109,7 @@ def measured(full: Full, stage: Stage, row: Row) -> dict[str, Any]:
         found["passes"] = float(np.median(facts["passes"]))
     for name in nearby(matrices):
         found[f"auc_{name}"] = u_lira(facts[name], matrices.facts[RETRAINED][name][judges]).auc
+        found[f"request_{name}"] = request_u_lira(facts[name], matrices.facts[RETRAINED][name][judges])
     return found | row.told()
 
 
@@ -121,6 +125,7 @@ def yardsticks(full: Full, stage: Stage) -> dict[str, Any]:
     floor = full.floor
     retrained = {name: number.retrained for name, number in numbers.items()}
     retrained |= {"floor": [floor.low, floor.high], "seconds": float(matrices.seconds[RETRAINED].mean())}
+    retrained |= {"request_floor": list(full.floors.request["forget"][:2]), "smallest_shift": list(full.floors.shifts)}
     retrained |= rates(matrices, RETRAINED, stage)
     nothing = {name: number.before for name, number in numbers.items()}
     for name in nearby(matrices):
@@ -128,7 +133,23 @@ def yardsticks(full: Full, stage: Stage) -> dict[str, Any]:
         first, second = judges[: full.count], judges[full.count : 2 * full.count]
         nothing[f"auc_{name}"] = u_lira(matrices.facts[BEFORE][name], first).auc
         retrained[f"auc_{name}"] = u_lira(second, first).auc
+        nothing[f"request_{name}"] = request_u_lira(matrices.facts[BEFORE][name], first)
+        retrained[f"request_{name}"] = request_u_lira(second, first)
     return {"retrained": retrained, "do-nothing": nothing | {"fr": 0.0, "cfr": 0.0, "density": 0.0}}
+
+
+def save_margins(path: Path, matrices: Matrices, about: dict[str, Any]) -> None:
+    """Write the margins of every group of models (float16, compressed), and where they come from."""
+    arrays: dict[str, Any] = {"about": np.array(json.dumps(about))}
+    for group, parts in matrices.margins.items():
+        facts = matrices.facts[group]
+        near = {name: facts[name] for name in (*nearby(matrices), "targets") if name in facts}
+        for part, values in {**parts, **near}.items():
+            arrays[f"{group}|{part}"] = values.astype(np.float16)
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, buffer.getvalue())
 
 
 def ensembles_of(rows: dict[str, Row], scenario: Scenario, options: argparse.Namespace) -> Ensembles:
@@ -188,7 +209,7 @@ def main() -> None:
     content = {
         "command": "python benchmarks/out_of_fold.py",
         "options": {name: value for name, value in vars(options).items() if name not in ("folder", "results", "share")},
-        "provenance": provenance(),
+        "provenance": origin(),
         "wall_seconds": time.perf_counter() - start,
         "sizes": stage.scenario.sizes(),
         "oracle_balanced_accuracy": stage.oracle_report().balanced_accuracy,
@@ -198,6 +219,8 @@ def main() -> None:
     options.results.mkdir(parents=True, exist_ok=True)
     path = options.results / f"out-of-fold-{options.task}-{options.rows}-{options.seed}.json"
     write_atomically(path, json.dumps(content, indent=1).encode() + b"\n")
+    about = {name: content[name] for name in ("command", "options", "provenance", "wall_seconds", "sizes")}
+    save_margins(options.results / "margins" / f"{path.stem}.npz", matrices, about)
     for name, told in table.items():
         cells = [f"{key} {value:.3f}" for key, value in told.items() if isinstance(value, float)]
         print(f"{name:34s} " + "  ".join(cells))

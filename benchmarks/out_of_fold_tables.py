@@ -1,8 +1,8 @@
-"""The tables of README.md, docs/guide/references.md and notes/out-of-fold.md, made from the result files.
+"""The tables of docs/guide/references.md and notes/out-of-fold.md, and the README's picture, from the result files.
 
 usage: python benchmarks/out_of_fold_tables.py
 
-Writes each table between its marks, <!-- table: NAME --> and <!-- end -->.
+Writes each table between its marks, <!-- table: NAME --> and <!-- end -->, and docs/images/before-after.svg.
 """
 
 from __future__ import annotations
@@ -19,8 +19,11 @@ from forsaken.auditing.relearning import MOST
 
 GUIDE = Path(__file__).parents[1] / "docs" / "guide"
 NOTES = Path(__file__).parent / "notes"
-PAGES = (GUIDE.parents[1] / "README.md", GUIDE / "references.md", NOTES / "out-of-fold.md")
+PAGES = (GUIDE / "references.md", NOTES / "out-of-fold.md")
+PICTURE = GUIDE.parent / "images" / "before-after.svg"
 PEERS = ("salun", "neggrad-plus", "scrub")
+NEIGHBOURS = ("near", "mirrored", "shifted")
+MOVED = 0.25  # the mean density below which a peer left most models as they were (salun changes half of the weights)
 TASKS = tuple(
     sorted(
         path.name.removeprefix("out-of-fold-").removesuffix("-rivals-0.json")
@@ -140,9 +143,7 @@ def summary_of(tasks: tuple[str, ...] = MEASURED) -> str:
     ]
     for task in tasks:
         rows, others = rows_of(task), rows_of(task, "rivals")
-        best = min(
-            (name for name in others if name.split(",")[0] in PEERS), key=lambda name: abs(others[name]["auc"] - 0.5)
-        )
+        best = best_peer(others)
         ideal, folds, retrained = rows["all but D"], rows["K = 4 by group"], rows["retrained"]
         low, high = retrained["floor"]
         lines.append(
@@ -151,7 +152,7 @@ def summary_of(tasks: tuple[str, ...] = MEASURED) -> str:
                 f"{low:.2f} to {high:.2f}",
                 shown(rows["do-nothing"]["auc"], 2),
                 shown(others["class-mean"]["auc"], 2),
-                f"{others[best]['auc']:.2f} ({best})",
+                "none changed anything" if best is None else f"{others[best]['auc']:.2f} ({best})",
                 f"**{folds['auc']:.3f}** ({folds['references_auc']:.3f})",
                 shown(ideal["auc"]),
                 f"{folds['accuracy']:.3f} ({retrained['accuracy']:.3f})",
@@ -159,6 +160,110 @@ def summary_of(tasks: tuple[str, ...] = MEASURED) -> str:
             )
         )
     return markdown(lines)
+
+
+def picture_of(tasks: tuple[str, ...] = MEASURED) -> str:
+    """Return the AUC of U-LiRA as a picture: before, after by both targets, and where retrained models lie."""
+    left, step, top, bottom = 130, 460, 46, 40
+    height = top + 34 * len(tasks) + bottom
+
+    def x(auc: float) -> str:
+        return f"{left + step * (auc - 0.4) / 0.6:.1f}"
+
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 640 {height}" role="img" aria-labelledby="t" '
+        'font-family="system-ui, sans-serif" font-size="13">',
+        '<title id="t">How well the strongest attack finds the forgotten samples: '
+        + "; ".join(
+            f"{task} {rows['do-nothing']['auc']:.2f} before, {rows['K = 4 by group']['auc']:.2f} after"
+            for task, rows in ((task, rows_of(task)) for task in tasks)
+        )
+        + "</title>",
+        "<style>text{fill:#24292f}.f{fill:#0072b2;opacity:.25}.g{stroke:#8c959f;stroke-width:1}.b{fill:#d55e00}"
+        ".d{fill:none;stroke:#8a6d00;stroke-width:2}.a{fill:#00805d}"
+        "@media(prefers-color-scheme:dark){text{fill:#e6edf3}.f{fill:#56b4e9}.b{fill:#f0803c}.d{stroke:#e6c200}.a{fill:#2fc49a}}"
+        "</style>",
+    ]
+    legend = [("b", "before"), ("d", "class-mean"), ("a", "with references"), ("f", "retrained models")]
+    for at, (kind, name) in enumerate(legend):
+        here = left + 125 * at
+        parts.append(_mark(kind, float(here), 16.0) + f'<text x="{here + 14}" y="20">{name}</text>')
+    for at, task in enumerate(tasks):
+        rows, others, y = rows_of(task), rows_of(task, "rivals"), top + 34 * at + 12
+        low, high = rows["retrained"]["floor"]
+        parts.append(f'<text x="{left - 14}" y="{y + 4}" text-anchor="end">{task}</text>')
+        parts.append(f'<path class="g" d="M{left} {y}H{left + step}"/>')
+        parts.append(f'<rect class="f" x="{x(low)}" y="{y - 12}" width="{step * (high - low) / 0.6:.1f}" height="24"/>')
+        for kind, auc in (
+            ("b", rows["do-nothing"]["auc"]),
+            ("d", others["class-mean"]["auc"]),
+            ("a", rows["K = 4 by group"]["auc"]),
+        ):
+            parts.append(_mark(kind, float(x(auc)), float(y)))
+    y = top + 34 * len(tasks)
+    parts += [
+        f'<text x="{x(tick)}" y="{y + 14}" text-anchor="middle">{tick:g}</text>'
+        for tick in (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+    ]
+    told = "AUC of U-LiRA on the forgotten samples: 0.5 is chance, 1 finds every one"
+    parts.append(f'<text x="{left + step / 2:g}" y="{y + 32}" text-anchor="middle">{told}</text></svg>')
+    return "\n".join(parts) + "\n"
+
+
+def _mark(kind: str, x: float, y: float) -> str:
+    """Return a mark: a disc, a ring, a diamond or a bar, so that none is told by its colour alone."""
+    if kind == "f":
+        return f'<rect class="f" x="{x - 8:g}" y="{y - 7:g}" width="16" height="14"/>'
+    if kind == "a":
+        return f'<path class="a" d="M{x:g} {y - 8:g}l8 8-8 8-8-8z"/>'
+    return f'<circle class="{kind}" cx="{x:g}" cy="{y:g}" r="{6 if kind == "b" else 9}"/>'
+
+
+def best_peer(rows: dict[str, dict[str, Any]]) -> str | None:
+    """Return the peer whose AUC is nearest to 0.5 among those that changed most models: who diverges changes none."""
+    moved = [name for name, row in rows.items() if name.split(",")[0] in PEERS and row["density"] > MOVED]
+    return min(moved, key=lambda name: abs(rows[name]["auc"] - 0.5), default=None)
+
+
+def attacks_of() -> str:
+    """Return what is told by sample and by the whole request, on neighbours, and by whoever has both models."""
+    lines: list[tuple[str, ...]] = [
+        (
+            "scenario, seed",
+            "row",
+            "by sample (floor)",
+            "**by the whole request** (floor)",
+            "neighbours, by sample",
+            "neighbours, by the whole request (floor)",
+            "before and after: forgotten against kept (retrained)",
+        )
+    ]
+    for path in sorted(RESULTS.glob("attacks-*.json")):
+        content = json.loads(path.read_bytes())
+        options, rows = content["options"], content["rows"]
+        retrained = rows["retrained"]
+        near = next(part for part in NEIGHBOURS if part in retrained)
+        for name, row in sorted(rows.items(), key=lambda each: each[0] == "do-nothing"):  # what users can have first
+            if name == "retrained":
+                continue
+            both = row.get("before_after_change_kept")
+            lines.append(
+                (
+                    f"`{options['task']}`, {options['seed']}",
+                    name,
+                    f"{row['forget']['auc']:.3f} ({span(retrained['forget']['floor'])})",
+                    f"**{row['forget']['request']:.3f}** ({span(retrained['forget']['request_floor'])})",
+                    shown(row[near]["auc"]),
+                    f"{row[near]['request']:.3f} ({span(retrained[near]['request_floor'])})",
+                    "" if both is None else f"{both['auc']:.3f} ({both['retrained']:.3f})",
+                )
+            )
+    return markdown(lines)
+
+
+def span(ends: list[float]) -> str:
+    """Return a range as the table shows it."""
+    return f"{ends[0]:.2f} to {ends[1]:.2f}"
 
 
 def costs_of() -> str:
@@ -228,7 +333,7 @@ def worth_of() -> str:
 
 def blocks() -> dict[str, str]:
     """Return every table of the pages, by the name that marks its place."""
-    found = {"summary": summary_of(), "costs": costs_of(), "worth": worth_of()}
+    found = {"summary": summary_of(), "costs": costs_of(), "attacks": attacks_of(), "worth": worth_of()}
     for task in TASKS:
         found[f"rivals {task}"] = table_of(task, "rivals")
         if task in MEASURED:
@@ -253,6 +358,7 @@ def main() -> None:
     for page in PAGES:
         text = page.read_text()
         page.write_text(filled(text, tables))
+    PICTURE.write_text(picture_of())
     shown_there = "".join(page.read_text() for page in PAGES)
     missing = [name for name in tables if f"<!-- table: {name} -->" not in shown_there]
     print(f"{len(tables) - len(missing)} tables written; no place for: {', '.join(missing) or 'none'}")

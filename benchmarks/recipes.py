@@ -16,7 +16,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
-from common import RESULTS, add_seeds, summary, write_result
+from common import RESULTS, add_seeds, origin, summary, write_result
 
 from forsaken._files import draft_of
 from forsaken.bench.networks import fit
@@ -26,7 +26,6 @@ from forsaken.data.nest import row_keys
 from forsaken.models.logits import posteriors
 from forsaken.models.train import usable_device
 from forsaken.oracles.shadow import ShadowOracle
-from forsaken.provenance import provenance
 
 DEFAULT = ("reuters-35-11-keras", "news-15-5", "i-c", "c10-t", "reuters-35-11", "reuters-id", "cifar10-id")
 
@@ -65,7 +64,7 @@ def saved(folder: Path, name: str, seed: int, device: str) -> Path:
         "sizes": scenario.sizes(),
         "recipe": scenario.recipe.to_dict(),
         "network": str(scenario.network),
-        "provenance": provenance(),
+        "provenance": origin(),
     }
     arrays = {
         "train": posteriors(target, scenario.train),

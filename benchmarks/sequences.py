@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import RESULTS
+from common import RESULTS, origin
 
 from forsaken import Curvature, Forsaken, References
 from forsaken._files import write_atomically
@@ -42,7 +42,6 @@ from forsaken.metrics import margins, u_lira, u_lira_floor
 from forsaken.models.ensemble import train_many
 from forsaken.models.logits import predict_logits
 from forsaken.progress import bars
-from forsaken.provenance import provenance
 from forsaken.types import Array, Progress, Tick
 
 FOLDS, REFIT, WATCHED = 4, 5, 500
@@ -164,7 +163,7 @@ def main() -> None:
     content = {
         "command": "python benchmarks/sequences.py",
         "options": {name: value for name, value in vars(options).items() if name != "results"},
-        "provenance": provenance(),
+        "provenance": origin(),
         "wall_seconds": time.perf_counter() - start,
         "rows": table,
     }

@@ -333,7 +333,7 @@ class Nursery:
     """A process that has imported everything and forks a child for each command: they start in no time."""
 
     _CODE = """
-import json, os, signal, sys, traceback
+import gc, importlib, json, os, signal, sys, traceback
 import filelock, rich.progress, torch._dynamo
 import forsaken.cli.main, forsaken.jobs.output, forsaken.jobs.configuration, forsaken.jobs.run, forsaken.report.page
 stops, app = {signal.SIGINT, signal.SIGTERM}, forsaken.cli.main.app
@@ -343,6 +343,9 @@ def begun():
 # A signal that comes before the command has begun waits for it, however busy the machine is.
 signal.pthread_sigmask(signal.SIG_BLOCK, stops)
 forsaken.cli.main.app = begun
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+gc.freeze()  # or the first collection of a child would copy all that the parent has
 for line in sys.stdin:
     words, folder, first = json.loads(line)
     child = os.fork()
@@ -367,12 +370,13 @@ for line in sys.stdin:
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *modules: str) -> None:
+        """Start the process, which imports some further modules."""
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         environment = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "400", "NO_COLOR": "1", "TERM": "dumb"}
         self.process = subprocess.Popen(
-            [sys.executable, "-c", self._CODE],
+            [sys.executable, "-c", self._CODE, *modules],
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -38,6 +38,7 @@ def make_result(count: int = 12, *, seed: int = 0, classes: list[str] | None = N
         "schema": 2,
         "kind": "forsaken.result",
         "task": "pets",
+        "request": None,
         "seed": seed,
         "fr": float((count - 1) / count),
         "cfr": 0.04,

@@ -1,14 +1,14 @@
-"""The network that forsaken.toml names: a small convolutional classifier of 8 x 8 pictures."""
+"""The network that forsaken.toml names: a small convolutional classifier of pictures of any size."""
 
 from torch import nn
 
 
-def build(classes: int = 8) -> nn.Module:
+def build(classes: int) -> nn.Module:
     """Return the network without its weights."""
     return nn.Sequential(
         nn.Conv2d(3, 16, 3, padding=1),
         nn.ReLU(),
-        nn.MaxPool2d(2),
+        nn.AdaptiveMaxPool2d(4),
         nn.Flatten(),
         nn.Linear(16 * 4 * 4, 512),
         nn.ReLU(),

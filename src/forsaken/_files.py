@@ -43,21 +43,32 @@ def draft_of(path: Path, *, replace: bool = True) -> Iterator[Path]:
         raise OutputError(f"cannot write {str(path)!r}: no file can be called so", remedy="give another name")
     draft = path.parent / f".{path.name}.{secrets.token_hex(6)}.draft"
     try:
-        yield draft
-        flush(draft)
-        if replace:
-            draft.replace(path)
-        else:
-            _rename_to_new(draft, path)
-        _flush(path.parent)
-    except OSError as error:
-        if isinstance(error, ForsakenError):
-            raise
-        hint = "; does its folder exist?" if not path.parent.is_dir() else ""
-        raise OutputError(f"cannot write {path}: {error.strerror or error}{hint}") from error
+        with _in_words(f"cannot write {path}"):
+            yield draft
+            flush(draft)
+            if replace:
+                draft.replace(path)
+            else:
+                _rename_to_new(draft, path)
+            _flush(path.parent)
+    except OutputError as error:
+        if not path.parent.is_dir() and not error.remedy:
+            raise error.with_remedy("does its folder exist?") from error.__cause__
+        raise
     finally:
         with suppress(OSError):
             _remove(draft)
+
+
+@contextmanager
+def _in_words(problem: str) -> Iterator[None]:
+    """Raise an `OutputError` for what the system says about a file; an error of Forsaken stays as it is."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, ForsakenError):
+            raise
+        raise OutputError(f"{problem}: {error.strerror or error}") from error
 
 
 def create(path: Path, *, private: bool = False) -> BinaryIO:
@@ -83,27 +94,30 @@ def copy_path(source: Path, goal: Path) -> None:
 
 def make_folder(path: Path, mode: int = 0o777, *, new: bool = False) -> None:
     """Make a folder, and those around it that are not there; with `new`, one that is there is an error."""
-    made = [each for each in (path, *path.parents) if not each.exists()]
-    for each in reversed(made[1:]):
-        each.mkdir(exist_ok=True)
-    path.mkdir(mode=mode, exist_ok=not new)
-    for each in reversed(made):
-        _flush(each.parent)
+    with _in_words(f"cannot make the folder {path}"):
+        made = [each for each in (path, *path.parents) if not each.exists()]
+        for each in reversed(made[1:]):
+            each.mkdir(exist_ok=True)
+        path.mkdir(mode=mode, exist_ok=not new)
+        for each in reversed(made):
+            _flush(each.parent)
 
 
 def move(source: Path, goal: Path) -> None:
     """Rename a flushed file or folder; a file may replace another."""
-    source.replace(goal)
-    _flush(goal.parent)
-    if source.parent != goal.parent:
-        _flush(source.parent)
+    with _in_words(f"cannot write {goal}"):
+        source.replace(goal)
+        _flush(goal.parent)
+        if source.parent != goal.parent:
+            _flush(source.parent)
 
 
 def remove(path: Path) -> None:
     """Remove a file, a link or a folder with what is in it; what is not there is no error."""
     if os.path.lexists(path):
-        _remove(path)
-        _flush(path.parent)
+        with _in_words(f"cannot remove {path}"):
+            _remove(path)
+            _flush(path.parent)
 
 
 def remove_drafts(folder: Path, *names: str) -> None:
@@ -111,19 +125,21 @@ def remove_drafts(folder: Path, *names: str) -> None:
 
     Only for whoever holds the lock of the folder: the draft of a writer at work would go too.
     """
-    for path in list(folder.iterdir() if names else folder.rglob(".*.draft")):
-        found = _DRAFT.fullmatch(path.name)
-        if found is not None and (not names or found["name"] in names):
-            _remove(path)
+    with _in_words(f"cannot remove what is unfinished in {folder}"):
+        for path in list(folder.iterdir() if names else folder.rglob(".*.draft")):
+            found = _DRAFT.fullmatch(path.name)
+            if found is not None and (not names or found["name"] in names):
+                _remove(path)
 
 
 def flush(path: Path) -> None:
     """Return when a file, or a folder with all that is in it, is on the disk and not only in the system's memory."""
-    if path.is_dir():
-        for inside in sorted(path.iterdir()):
-            if not inside.is_symlink():
-                flush(inside)
-    _flush(path)
+    with _in_words(f"cannot write {path}"):
+        if path.is_dir():
+            for inside in sorted(path.iterdir()):
+                if not inside.is_symlink():
+                    flush(inside)
+        _flush(path)
 
 
 def _flush(path: Path) -> None:

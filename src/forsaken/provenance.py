@@ -1,11 +1,14 @@
-"""Where a result comes from: versions, hardware, time."""
+"""Where a result comes from: versions, source, hardware, time."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,7 +17,7 @@ _PACKAGES = ("forsaken", "torch", "numpy", "scikit-learn", "xgboost-cpu", "xgboo
 
 
 def provenance() -> dict[str, Any]:
-    """Return versions, hardware and the time, for a saved result. No host name and no path."""
+    """Return versions, a hash of the source, hardware and the time, for a saved result. No host name and no path."""
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
@@ -24,7 +27,18 @@ def provenance() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "versions": {name: found for name in _PACKAGES if (found := _version(name))},
+        "source_sha256": source_hash(Path(__file__).parent),
     }
+
+
+@cache
+def source_hash(folder: Path) -> str:
+    """Return the hash of all Python files under a folder, with their places in it."""
+    found = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        content = path.read_bytes()
+        found.update(f"{path.relative_to(folder).as_posix()} {len(content)}\n".encode() + content)
+    return found.hexdigest()
 
 
 def _version(name: str) -> str | None:

@@ -8,14 +8,28 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NoReturn, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 
 from forsaken._files import write_atomically
+from forsaken._untrusted import UnreadableError, parse_json, read_at_most
 from forsaken.errors import OutputError
 
 _MAX_BYTES = 2**29  # a million forgotten samples take half of it
 _MAX_COUNT = 10**15  # more than any count of weights, and exact in a float
 _MAX_DEPTH = 20  # of tables within tables
 _MAX_PROBLEMS = 5  # that one message names
+# The kinds of problems that pydantic tells apart; the rest is "of the wrong type" or "not as expected".
+_WORDS = {
+    "missing": "is missing",
+    "extra_forbidden": "is not known",
+    "finite_number": "is NaN or infinite",
+    "literal_error": "is none of the values that are known",
+    "string_pattern_mismatch": "is not of the form that is expected",
+    **dict.fromkeys(("greater_than", "greater_than_equal"), "is too small"),
+    **dict.fromkeys(("less_than", "less_than_equal"), "is too large"),
+    **dict.fromkeys(("too_short", "string_too_short"), "is too short"),
+    **dict.fromkeys(("too_long", "string_too_long"), "is too long"),
+}
 
 Count = Annotated[int, Field(ge=0, le=_MAX_COUNT)]
 AtLeastOne = Annotated[int, Field(ge=1, le=_MAX_COUNT)]
@@ -71,16 +85,11 @@ class Document(Part):
     def read(cls, path: Path) -> Self:
         """Read and check a file that anybody may have written; what is wrong with it is an `OutputError`."""
         try:
-            with path.open("rb") as file:
-                raw = file.read(_MAX_BYTES + 1)
+            table = parse_json(read_at_most(path, _MAX_BYTES), _refuse_constant)
         except OSError as error:
             raise OutputError(f"cannot read {path}: {error.strerror}", remedy="check the path") from error
-        if len(raw) > _MAX_BYTES:
-            raise OutputError(f"{path} has more than {_MAX_BYTES:,} bytes", remedy=cls.remedy)
-        try:
-            table = json.loads(raw, parse_constant=_refuse_constant)
-        except (ValueError, RecursionError) as error:
-            raise OutputError(f"{path} is damaged: it is not JSON ({error})", remedy=cls.remedy) from error
+        except UnreadableError as error:
+            raise OutputError(f"{path} is damaged: {error}", remedy=cls.remedy) from error
         if not isinstance(table, dict):
             raise OutputError(
                 f"{path} is damaged: it holds a {type(table).__name__}, expected a table", remedy=cls.remedy
@@ -106,14 +115,22 @@ def problems_of(error: ValidationError) -> str:
     ...     ByClass.model_validate({"support": [1], "before": [2.0], "after": [1.0]})
     ... except ValidationError as error:
     ...     print(problems_of(error))
-    before.0: Input should be less than or equal to 1.000000001
+    before.0 is too large
     """
     found = error.errors(include_url=False, include_context=False, include_input=False)
     if found[0]["type"] == "json_invalid":
         return "it is not JSON"
-    lines = [f"{'.'.join(map(str, one['loc'])) or 'the whole'}: {one['msg']}" for one in found[:_MAX_PROBLEMS]]
+    lines = [f"{'.'.join(map(str, one['loc'])) or 'the whole'}{_in_words(one)}" for one in found[:_MAX_PROBLEMS]]
     more = f"; and {len(found) - _MAX_PROBLEMS} more" if len(found) > _MAX_PROBLEMS else ""
     return "; ".join(lines) + more
+
+
+def _in_words(problem: ErrorDetails) -> str:
+    """Say what pydantic found, in words of our own: its messages speak of Python's types."""
+    kind = problem["type"]
+    if kind == "value_error":  # raised by a check of our own
+        return problem["msg"].replace("Value error, ", ": ", 1)
+    return f" {_WORDS.get(kind, 'is of the wrong type' if kind.endswith('_type') else 'is not as expected')}"
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -264,6 +281,13 @@ class Cleaning(Part):
     file: str | None
 
 
+class RequestFacts(Part):
+    """What the owner's own books say about the request: its case number, and the day by which it is due."""
+
+    case: Annotated[str, Field(min_length=1, max_length=80)] | None = None
+    due: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$")] | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One iteration of a method, for the curve; `seconds` count from the first iteration's start."""
@@ -290,6 +314,7 @@ class Result(Document):
     remedy: ClassVar[str] = "run the request again with this version into a new folder, or restore the file"
 
     task: str
+    request: RequestFacts | None = None
     seed: Whole
     fr: Rate | None
     cfr: Rate | None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 
 import benchmark_scripts
@@ -12,7 +14,9 @@ import torch
 
 from forsaken import Forsaken, References
 from forsaken.auditing.held_out import HeldOut
+from forsaken.auditing.measurements import Matrices
 from forsaken.data.samples import Samples
+from forsaken.metrics import request_floor, request_u_lira, u_lira
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +36,7 @@ def test_the_pages_show_the_tables_of_the_files(tables: ModuleType) -> None:
     assert tables.TASKS
     assert all(tables.filled(page, found) == page for page in pages), "run benchmarks/out_of_fold_tables.py"
     assert all(any(f"<!-- table: {name} -->" in page for page in pages) for name in found)
+    assert tables.PICTURE.read_text() == tables.picture_of(), "run benchmarks/out_of_fold_tables.py"
 
 
 def test_a_table_takes_the_place_between_its_marks(tables: ModuleType) -> None:
@@ -42,6 +47,47 @@ def test_a_table_takes_the_place_between_its_marks(tables: ModuleType) -> None:
     assert tables.filled(once, {"x": "| new |", "y": "| other |"}) == once
     with pytest.raises(KeyError):
         tables.filled(page, {"x": "| new |"})
+
+
+def test_a_peer_that_changed_nothing_is_not_the_best(tables: ModuleType) -> None:
+    rows = {
+        "scrub": {"auc": 0.64, "density": 0.06},  # 15 of 16 runs diverged
+        "salun": {"auc": 0.9, "density": 0.5},
+        "neggrad-plus, all kept": {"auc": 0.2, "density": 1.0},
+        "class-mean": {"auc": 0.5, "density": 1.0},
+    }
+    assert tables.best_peer(rows) == "neggrad-plus, all kept"
+    assert tables.best_peer({"scrub": rows["scrub"]}) is None
+
+
+def test_attacks_are_those_of_the_saved_margins() -> None:
+    with benchmark_scripts.script("out_of_fold_attacks") as script:
+        paths = sorted((script.RESULTS / "margins").glob("*.npz"))
+        assert paths
+        groups, about = script.read(paths[0])
+        saved = json.loads((script.RESULTS / f"attacks-{paths[0].stem.removeprefix('out-of-fold-')}.json").read_bytes())
+        row, retrained = saved["rows"]["K = 4 by group"], groups["retrained"]["forget"]
+        assert row["forget"]["request"] == request_u_lira(groups["K = 4 by group"]["forget"], retrained[:16])
+        assert row["forget"]["auc"] == u_lira(groups["K = 4 by group"]["forget"], retrained[:16]).auc
+        assert saved["rows"]["retrained"]["forget"]["request_floor"] == list(request_floor(retrained)[:2])
+        for told in (saved["provenance"], saved["of_the_margins"]["provenance"]):
+            assert {"commit", "source_sha256", "processor"} <= set(told)
+        earlier = json.loads((script.RESULTS / f"{paths[0].stem}.json").read_bytes())["rows"]["K = 4 by group"]
+        assert row["forget"]["auc"] == pytest.approx(earlier["auc"], abs=0.002), "float16 moves it by less"
+        assert about["options"]["seed"] == 0
+
+
+def test_saved_margins_are_read_back(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    margins = {group: {"forget": draw.normal(size=(4, 6))} for group in ("before", "retrained", "K = 4")}
+    facts = {group: {"near": draw.normal(size=(4, 6)), "seconds": np.zeros(4)} for group in margins}
+    with benchmark_scripts.script("out_of_fold") as script:
+        script.save_margins(tmp_path / "margins" / "one.npz", Matrices(margins, {}, {}, facts), {"seed": 3})
+    with benchmark_scripts.script("out_of_fold_attacks") as script:
+        groups, about = script.read(tmp_path / "margins" / "one.npz")
+    assert about == {"seed": 3}
+    assert {group: set(parts) for group, parts in groups.items()} == {group: {"forget", "near"} for group in margins}
+    assert groups["K = 4"]["near"] == pytest.approx(facts["K = 4"]["near"], abs=2e-3)
 
 
 def test_settings_of_peers_are_those_nearest_to_retraining(script: ModuleType) -> None:

@@ -9,8 +9,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -23,6 +21,7 @@ import torch
 import forsaken.models
 from forsaken._files import make_folder, write_atomically
 from forsaken._random import torch_seed
+from forsaken._untrusted import UnreadableError, read_npz
 from forsaken.data.nest import leaves
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError
@@ -150,14 +149,12 @@ class MeasurementCache:
 
     def _read(self, group: str, path: Path) -> Record:
         try:
-            with np.load(path, allow_pickle=False) as file:
-                record = {name: file[name] for name in file.files}
-        except (OSError, ValueError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
-            raise InputError(
-                f"{path} cannot be read ({type(error).__name__}); delete it, and it is made anew"
-            ) from error
+            _, record = read_npz(path)
+        except (OSError, UnreadableError) as error:
+            raise InputError(f"{path} cannot be read ({error}); delete it, and it is made anew") from error
         shapes = {name: value.shape for name, value in record.items() if not name.endswith(".top")}
-        if shapes != self.shapes[group] or not all(np.isfinite(value).all() for value in record.values()):
+        numbers = all(value.dtype.kind in "fiub" and np.isfinite(value).all() for value in record.values())
+        if shapes != self.shapes[group] or not numbers:
             raise InputError(f"{path} is damaged: its arrays are not those of a record; delete it, and it is made anew")
         return record
 

@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Literal, TypeAlias
 import numpy as np
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
+from forsaken._html import bullets, paragraph, table
 from forsaken.errors import InputError
 from forsaken.metrics import Roc
 from forsaken.result import Count, Document, Part, Share, Table
@@ -34,6 +35,12 @@ Pair = tuple[Finite, Finite]
 Interval = Annotated[Pair, AfterValidator(_ordered)]
 Rates = Annotated[tuple[Share, ...], Field(min_length=2, max_length=_MOST)]
 Text = Annotated[str, Field(max_length=_LONGEST)]
+
+
+def _shown(value: float | None, ends: tuple[float, float] | None = None) -> str:
+    if value is None:
+        return "n/a"
+    return f"{value:.3f}" if ends is None else f"{value:.3f} ({ends[0]:.3f} to {ends[1]:.3f})"
 
 
 class Number(Part):
@@ -207,6 +214,20 @@ class Audit(Document):
         if name not in found:
             raise InputError(f"the audit has no number {name!r}; it has {', '.join(found)}")
         return found[name]
+
+    def _repr_html_(self) -> str:
+        """Return the audit as a notebook shows it: what was shown first, then every number beside its yardstick."""
+        told = [paragraph(self.claim.shown, head="Shown:"), paragraph(self.claim.not_shown, head="Not shown:")]
+        raised = {True: ("Alarm", "bad"), False: ("No alarm", "good"), None: ("Not known", "open")}
+        for alarm in self.alarms:
+            word, colour = raised[alarm.raised]
+            told.append(paragraph(alarm.told, head=f"{word} ({alarm.name}):", colour=colour))
+        rows = [
+            (each.label, _shown(each.value, each.interval), _shown(each.retrained, each.floor), _shown(each.before))
+            for each in self.numbers
+        ]
+        heads = ("", "value (95 % interval)", "retrained (floor)", "before")
+        return "".join(told) + table(f"Audit, profile {self.profile}", rows, heads) + bullets(self.warnings)
 
     @property
     def alarmed(self) -> bool:

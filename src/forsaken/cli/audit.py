@@ -10,7 +10,19 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from forsaken.cli.console import JOB_FILE, AsJson, at_work, emit, note, number, opened_job, print_table, say, write_page
+from forsaken.cli.console import (
+    JOB_FILE,
+    After,
+    AsJson,
+    at_work,
+    emit,
+    note,
+    number,
+    opened_job,
+    print_table,
+    say,
+    write_page,
+)
 
 if TYPE_CHECKING:
     from forsaken.auditing.result import Audit
@@ -24,6 +36,7 @@ def audit(
     profile: Annotated[str | None, typer.Option(help="quick, standard or full, in place of the job's own.")] = None,
     models: Annotated[int | None, typer.Option(help="How many models to train, in place of the job's own.")] = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder, in place of the job's own.")] = None,
+    after: After = None,
     engine: Annotated[str, typer.Option(help="Where full trains: local, ray or ray://host:port.")] = "local",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what an audit would cost; write nothing.")] = False,
     as_json: AsJson = False,
@@ -43,7 +56,7 @@ def audit(
     from forsaken.jobs.output import held
 
     check_engine(engine)
-    with opened_job(job) as read:
+    with opened_job(job, after) as read:
         folder = read.resolve(read.output.folder) if out is None else out
         # Held before the run is looked at: what is audited must not be replaced in between.
         with nullcontext() if dry_run or not folder.is_dir() else held(folder):

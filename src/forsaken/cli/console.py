@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
+from rich.segment import Segment
 from rich.table import Table
 
 from forsaken.progress import bars
@@ -21,8 +23,35 @@ if TYPE_CHECKING:
     from forsaken.jobs.configuration import Job
     from forsaken.result import Result
 
+# All but the line feed: control characters, and those that turn the direction of writing.
+_OBEYED = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 JOB_FILE = "forsaken.toml"
+After = Annotated[
+    Path | None,
+    typer.Option(help="The output folder of the request before: go on from its weights, data, references and chain."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+
+class Terminal(Console):
+    """The only way to people's terminals: control characters, which texts from files may hold, are written out.
+
+    A terminal obeys them: they move the cursor, change what was printed before, or set the window's title.
+    """
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Return the pieces of a text, with their control characters written out."""
+        for piece in super().render(renderable, options):
+            yield piece if piece.control else Segment(visible(piece.text), piece.style)
+
+
+def visible(text: str) -> str:
+    r"""Return a text in which every character that a terminal obeys is written as its code.
+
+    >>> visible("\x1b[2Jall is well\n")
+    '\\x1b[2Jall is well\n'
+    """
+    return _OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def emit(facts: Any) -> None:
@@ -32,7 +61,7 @@ def emit(facts: Any) -> None:
 
 def say(*texts: str, markup: bool = False) -> None:
     """Print texts for people as they are, however long; a path is never broken into lines."""
-    console = Console()
+    console = Terminal()
     for text in texts:
         console.print(text, highlight=False, soft_wrap=True, markup=markup)
 
@@ -44,7 +73,7 @@ def note(*texts: str) -> None:
 
 def print_table(table: Table) -> None:
     """Print a table for people."""
-    Console().print(table)
+    Terminal().print(table)
 
 
 def number(value: object) -> str:
@@ -66,12 +95,19 @@ def at_work() -> Iterator[Progress]:
 
 
 @contextmanager
-def opened_job(path: Path) -> Iterator[Job]:
-    """Read a job file, and let the user's own code be imported from its folder inside the block."""
+def opened_job(path: Path, after: Path | None = None) -> Iterator[Job]:
+    """Read a job file, and let the user's own code be imported from its folder inside the block.
+
+    `after` is the output folder of the request before, where the job goes on from there.
+    """
     from forsaken.jobs.code import user_code
     from forsaken.jobs.configuration import read_job
 
     job = read_job(path)
+    if after is not None:
+        from forsaken.jobs.after import job_after
+
+        job = job_after(job, after)
     with user_code(job.folder):
         yield job
 

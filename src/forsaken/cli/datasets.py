@@ -7,10 +7,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from forsaken.cli.console import Terminal
 from forsaken.progress import bars
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def list_datasets(as_json: AsJson = False) -> None:
         size, here = f"{row['megabytes']:,.1f} MB", row["here"]
         colour = f"[green]{here}[/]" if here == "yes" else here
         shown.add_row(row["name"], row["title"], f"{row['rows']:,}", str(row["classes"] or ""), size, colour)
-    Console().print(shown)
+    Terminal().print(shown)
 
 
 @app.command("get")
@@ -70,7 +70,7 @@ def get(
     if as_json:
         typer.echo(json.dumps(found))
         return
-    console = Console()
+    console = Terminal()
     for dataset in chosen:
         for path in found[dataset.name]:
             console.print(path, highlight=False, soft_wrap=True, markup=False)
@@ -97,7 +97,7 @@ def check(
         typer.echo(json.dumps({"folder": str(data_folder()), "files": [asdict(finding) for finding in findings]}))
     elif not findings:
         text = f"no dataset in {data_folder()}; get one with: forsaken datasets get NAME"
-        Console().print(text, markup=False, soft_wrap=True)
+        Terminal().print(text, markup=False, soft_wrap=True)
     else:
         shown = Table(title=f"datasets in {data_folder()}")
         for name in ("dataset", "file", "rows", "state"):
@@ -105,7 +105,7 @@ def check(
         for finding in findings:
             state = f"[red]{escape(finding.problem)}[/]" if finding.problem else escape(f"good; {finding.note}")
             shown.add_row(finding.dataset, finding.file, f"{finding.rows:,}" if finding.rows else "", state)
-        Console().print(shown)
+        Terminal().print(shown)
     if bad:
         raise typer.Exit(1)
 

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from forsaken._files import make_folder, write_atomically
-from forsaken.cli.console import AsJson, at_work, emit, result_table, say, write_page
+from forsaken.cli.console import AsJson, Terminal, at_work, emit, result_table, say, write_page
 from forsaken.errors import OutputError
 
 if TYPE_CHECKING:
@@ -39,8 +38,8 @@ def demo(
         raise OutputError(f"{out} is a file, not a folder; give another one with --out")
     try:
         make_folder(out)
-    except OSError as error:
-        raise OutputError(f"cannot make the folder {out}: {error.strerror}; give another one with --out") from error
+    except OutputError as error:
+        raise error.with_remedy("give another one with --out") from error
     torch.set_num_threads(1)  # the network is too small for more, and one thread gives the same bits everywhere
     with at_work() as progress:
         found = run_demo(seed, progress)
@@ -60,5 +59,5 @@ def summary_of(result: Result) -> str:
     counts, text = result.counts, io.StringIO()
     whole = f", {counts.retain / counts.train:.0%} of the training data" if counts.train else ""
     what = f"{counts.forget} samples forgotten (digits, seed {result.seed}, one run;"
-    Console(file=text, width=80).print(result_table(result, f"{what}\n{counts.retain} retain samples{whole})"))
+    Terminal(file=text, width=80).print(result_table(result, f"{what}\n{counts.retain} retain samples{whole})"))
     return "".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())

@@ -30,10 +30,13 @@ def init(
     if as_json:
         emit({"job": str(goal)})
         return
+    name = shlex.quote(str(goal))
     steps = (
         f"{goal}\n"
         "  1. open it and fill in your model and your data\n"
-        f"  2. forsaken unlearn {shlex.quote(str(goal))} --dry-run"
+        f"  2. forsaken references fit {name}       (once: trains 4 models like yours, which pays after some\n"
+        "     requests; without training data skip it: the file says how)\n"
+        f"  3. forsaken unlearn {name} --dry-run"
     )
     say(steps)
 

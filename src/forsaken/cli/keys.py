@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
+
+from forsaken.cli.console import say
 
 app = typer.Typer(no_args_is_help=True, help="Keys: make one for the hashes of records, or a pair for signatures.")
 
@@ -28,7 +29,7 @@ def new_record(file: File, as_json: AsJson = False) -> None:
     if as_json:
         typer.echo(json.dumps({"record_key": str(file)}))
         return
-    _say(f"record key: {file}\nKeep it secret and safe: whoever has it can check guesses at the forgotten records.")
+    say(f"record key: {file}\nKeep it secret and safe: whoever has it can check guesses at the forgotten records.")
 
 
 @app.command("new-signing")
@@ -49,8 +50,4 @@ def new_signing(file: File, as_json: AsJson = False) -> None:
         typer.echo(json.dumps(facts))
         return
     how = f"encrypted with {PASSPHRASE}" if locked else "not encrypted"
-    _say(f"private key: {private} ({how}; keep it secret)\npublic key: {public} (hand it out)\nkey id: {name}")
-
-
-def _say(text: str) -> None:
-    Console().print(text, highlight=False, soft_wrap=True, markup=False)
+    say(f"private key: {private} ({how}; keep it secret)\npublic key: {public} (hand it out)\nkey id: {name}")

@@ -9,7 +9,6 @@ import warnings
 from typing import Annotated, NoReturn
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 import forsaken
@@ -28,6 +27,7 @@ from forsaken.cli import (
     unlearn,
     verify,
 )
+from forsaken.cli.console import Terminal
 from forsaken.errors import ForsakenError
 
 BAD_INPUT = 2
@@ -100,6 +100,9 @@ def main() -> None:
             _say_interrupted(_STOPPED[0])
         _tell(error)
         sys.exit(BAD_INPUT)
+    except MemoryError:
+        _tell(ForsakenError("there is not enough memory", remedy="end other programs, or use a machine with more"))
+        sys.exit(BAD_INPUT)
     except SystemExit as ended:
         if ended.code == BAD_INPUT and _wants_json():  # wrong usage, which has been told on standard error
             typer.echo(json.dumps({"error": "wrong usage; --help shows the right one", "kind": "UsageError"}))
@@ -109,7 +112,7 @@ def main() -> None:
 
 
 def _say_interrupted(code: int) -> NoReturn:
-    Console(stderr=True).print("[bold red]interrupted[/]")
+    Terminal(stderr=True).print("[bold red]interrupted[/]")
     sys.exit(code)
 
 
@@ -120,7 +123,7 @@ def _wants_json() -> bool:
 def _tell(error: ForsakenError) -> None:
     if _wants_json():
         typer.echo(json.dumps({"error": str(error), "kind": type(error).__name__}))
-    Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False)
+    Terminal(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False)
 
 
 if __name__ == "__main__":

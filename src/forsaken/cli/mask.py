@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from forsaken._files import draft_of
@@ -60,7 +61,7 @@ def show(mask: MaskFile, as_json: AsJson = False) -> None:
     for name in ("parameter", "changed", "largest change"):
         shown.add_column(name, justify="left" if name == "parameter" else "right")
     for part in parts:
-        shown.add_row(str(part["name"]), f"{part['changed']:,}", f"{part['largest']:.3g}")
+        shown.add_row(escape(str(part["name"])), f"{part['changed']:,}", f"{part['largest']:.3g}")
     print_table(shown)
 
 

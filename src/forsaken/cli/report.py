@@ -26,9 +26,9 @@ def report(
 
     Example: forsaken report forgotten
     """
-    from forsaken.jobs.output import held
+    from forsaken.jobs.output import REPORT, held
     from forsaken.report.page import render, render_several, write_page
-    from forsaken.report.saved import REPORT, read_run
+    from forsaken.report.saved import read_run
 
     chosen = list(dict.fromkeys(runs))
     if len(chosen) < len(runs):

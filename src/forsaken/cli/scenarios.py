@@ -6,9 +6,9 @@ import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from forsaken.cli.console import Terminal
 from forsaken.errors import DataNotFoundError
 from forsaken.progress import bars
 
@@ -48,7 +48,7 @@ def list_scenarios(as_json: AsJson = False) -> None:
         here = _presence(plan)
         colour = f"[green]{here}[/]" if here == "yes" else here
         shown.add_row(plan.name, plan.summary, ", ".join(plan.datasets) or "built in", colour)
-    Console().print(shown)
+    Terminal().print(shown)
 
 
 @app.command("show")
@@ -82,7 +82,7 @@ def show(
     if as_json:
         typer.echo(json.dumps(facts))
         return
-    console = Console()
+    console = Terminal()
     console.print(f"[bold]{plan.name}[/]: {plan.summary}", highlight=False, soft_wrap=True)
     if plan.note:
         console.print(plan.note, highlight=False, soft_wrap=True, markup=False)

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from forsaken.cli.console import (
     JOB_FILE,
+    After,
     AsJson,
     at_work,
     emit,
@@ -31,15 +32,20 @@ if TYPE_CHECKING:
 def unlearn(
     job: Annotated[Path, typer.Argument(help="The job file; forsaken init writes one.")] = Path(JOB_FILE),
     out: Annotated[Path | None, typer.Option(help="The output folder, in place of the job's own.")] = None,
+    after: After = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what a run would be like; write nothing.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace the result of an earlier run.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Make the model of a job file forget, and write the new weights, a report and a certificate.
 
+    With --after the request goes on where the one before it ended: it takes the weights, the cleaned training data,
+    the table of references and the chain from that folder, and writes to a folder with its own number, such as
+    forgotten-2.
+
     Example: forsaken unlearn forsaken.toml --dry-run
     """
-    with opened_job(job) as read:
+    with opened_job(job, after) as read:
         if dry_run:
             from forsaken.jobs.dry_run import dry_run as tried
 
@@ -48,7 +54,7 @@ def unlearn(
             (emit if as_json else _tell_dry_run)(found)
             return
         folder = read.resolve(read.output.folder) if out is None else out
-        outcome, written = _run(read, folder, force)
+        outcome, written = _run(read, folder, force, after)
     if as_json:
         emit({"folder": str(folder), "files": written, "result": outcome.result.to_dict()})
     else:
@@ -56,26 +62,29 @@ def unlearn(
         _tell(folder, outcome, None if key is None else read.resolve(f"{key}.pub"))
 
 
-def _run(job: Job, folder: Path, force: bool) -> tuple[Outcome, list[str]]:
+def _run(job: Job, folder: Path, force: bool, after: Path | None) -> tuple[Outcome, list[str]]:
     from forsaken.jobs.output import RECORD_KEY, inputs_of, output, outputs_of
     from forsaken.jobs.run import run_job
 
     place = output(folder, force=force, inputs=inputs_of(job), names=outputs_of(job))
     with at_work() as progress, place as hidden:
-        key = folder / RECORD_KEY
-        outcome = run_job(job, hidden, progress, key_file=key if key.is_file() else None)
+        # One key for the whole chain: a record is then found by it, whichever request forgot it.
+        keys = [place / RECORD_KEY for place in (folder, after) if place is not None]
+        outcome = run_job(job, hidden, progress, key_file=next((key for key in keys if key.is_file()), None))
         write_page(hidden, progress)
         written = sorted(path.name for path in hidden.iterdir())
     return outcome, written
 
 
 def _tell(folder: Path, outcome: Outcome, public: Path | None) -> None:
-    from forsaken.jobs.output import CERTIFICATE, RECORD_KEY, REFERENCES_KEY, REPORT
+    from forsaken.jobs.output import CERTIFICATE, EARLIER, RECORD_KEY, REFERENCES_KEY, REPORT
+    from forsaken.report.words import evidence
 
     result, weights = outcome.result, folder / outcome.weights.name
     asked = f"a request to forget {result.counts.forget} samples"
     nothing = result.stopped == "not-memorised"
-    what = f"{asked}: nothing to forget, no weight was changed" if nothing else f"{asked}, carried out"
+    shown = "" if evidence(result) else "; that the samples are not memorised is not shown"
+    what = f"{asked}: no weight was changed{shown}" if nothing else f"{asked}, carried out"
     print_table(result_table(result, f"{what} (one run)"))
     advice = result.chain.advice if result.chain else ()
     note(*result.notes, *result.warnings, *advice, *(f"left to do: {text}" for text in result.stays))
@@ -83,6 +92,8 @@ def _tell(folder: Path, outcome: Outcome, public: Path | None) -> None:
     if key.exists():
         both = f", and the same in {twin}" if outcome.certificate.references and twin.exists() else ""
         say(f"record key:  {key}{both} (keep it, and apart from the certificate)")
+    if (folder / EARLIER).is_dir():
+        say(f"replaced:    {folder / EARLIER} keeps the certificates of earlier runs, each with its key")
     certificate = folder / CERTIFICATE
     who = ["--any-signer"] if public is None else ["--public-key", str(public)]
     say(
@@ -95,7 +106,11 @@ def _tell(folder: Path, outcome: Outcome, public: Path | None) -> None:
 
 def _tell_dry_run(found: dict[str, Any]) -> None:
     shown = Table(title="dry run: nothing was written", show_header=False)
-    known = {True: "yes", False: "no: nothing would be changed", None: "not known yet: see below"}
+    known = {
+        True: "yes",
+        False: "not by the method's own measure: nothing would be changed",
+        None: "not known yet: see below",
+    }
     shown.add_row("are the samples memorised?", known[found["memorised"]])
     if found["memorised_by_oracle"] is not None:
         shown.add_row("members by the oracle", f"{found['memorised_by_oracle']} of {found['counts']['forget']}")
@@ -112,6 +127,10 @@ def _tell_dry_run(found: dict[str, Any]) -> None:
     for name, count in found["counts"].items():
         shown.add_row(f"samples: {name}", "not named" if count is None else f"{count:,}")
     print_table(shown)
+    if (offer := found["offer"]) is not None:
+        first, cost = offer["break_even"], f"at most {offer['trainings']} trainings once, {offer['seconds']:.0f} s"
+        pays = "never" if first is None else f"from request {first} on"
+        say(f"A table of references takes {cost}; it is {pays} cheaper than retraining for each request.")
     for each in found["missing"]:
         head = f"{each['set']} is {'needed and ' if each['needed'] else ''}not named: {each['why']}."
         say(f"{head}\n  What can serve: {each['what_can_serve']}.\n    {each['example']}\n  Or: {each['otherwise']}.")

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from forsaken.cli.console import say
+from forsaken.cli.console import Terminal, say
 from forsaken.errors import CertificateError, SettingsError
 
 if TYPE_CHECKING:
@@ -96,7 +95,7 @@ def _facts(path: Path, stated: Certificate, found: Verification) -> dict[str, ob
 
 
 def _show(found: Verification) -> None:
-    console = Console()
+    console = Terminal()
     lines = Table.grid(padding=(0, 2))
     for _ in range(3):
         lines.add_column(overflow="fold")  # a hash must be shown to its last digit

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import os
 import re
-import tokenize
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
+from forsaken._untrusted import UnreadableError, check_expansion, read_npz
 from forsaken.data.pictures import decode_pictures
 from forsaken.data.records import Records
 from forsaken.errors import DataError, DataNotFoundError, EmptyError, SettingsError, UnknownNameError
@@ -32,12 +30,9 @@ _NOT_FEATURES = (LABEL, NAME, SPLIT, "doc_id", "newid", "id")
 _PICTURES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 _MOST_CLASSES = 1_000_000  # a larger class number is a mistake, such as an id in the wrong column
 _LARGEST_BLOCK = 2**30  # Arrow reads a CSV file in blocks, and a text cannot be longer than one
-# What NumPy and Arrow raise over a file that is not what its name says.
-_NOT_NPZ = (
-    *(ValueError, OSError, EOFError, BadZipFile, zlib.error, RuntimeError, MemoryError, SyntaxError, TypeError),
-    *(AttributeError, tokenize.TokenError),
-)
-_NOT_A_TABLE = (pa.ArrowException, OSError, UnicodeDecodeError)
+_BATCH = 8192  # rows of a Parquet file that are expanded before their size is looked at
+# What Arrow raises over a file that is not what its name says.
+_NOT_A_TABLE = (pa.ArrowException, OSError, UnicodeDecodeError, UnreadableError, MemoryError, OverflowError)
 
 
 def read_records(
@@ -146,15 +141,13 @@ class _Files(Sequence[bytes]):
 
 def _read_npz(path: Path) -> Records:
     try:
-        # Objects are refused, since they may carry code.
-        with np.load(path, allow_pickle=False) as arrays:
-            found = list(arrays.files)
-            inputs, labels = (_member(arrays, keys) for keys in (INPUT_KEYS, _LABEL_KEYS))
-    except _NOT_NPZ as error:
+        found, arrays = read_npz(path, (*INPUT_KEYS, *_LABEL_KEYS))
+    except (UnreadableError, OSError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
         raise DataError(
-            f"{path} cannot be read as NPZ; expected arrays of numbers that np.savez wrote (objects are refused, since "
-            "they may carry code)"
+            f"{path} cannot be read as NPZ: {reason}", expected="arrays of numbers that np.savez wrote"
         ) from error
+    inputs, labels = (next((arrays[key] for key in keys if key in arrays), None) for keys in (INPUT_KEYS, _LABEL_KEYS))
     if inputs is None:
         raise DataError(f"{path} has no array 'inputs' or 'x' (found: {', '.join(found)}); name one of them so")
     if inputs.ndim == 0 or len(inputs) == 0:
@@ -177,14 +170,6 @@ def _read_npz(path: Path) -> Records:
     return Records(inputs, _class_numbers(labels, str(path)))
 
 
-def _member(arrays: Any, keys: Sequence[str]) -> Array | None:
-    name = next((key for key in keys if key in arrays.files), None)
-    member = None if name is None else arrays[name]
-    if not isinstance(member, np.ndarray | None):  # a member that is no array comes as its bytes
-        raise TypeError(name)
-    return member
-
-
 def _class_numbers(labels: Array, where: str, advice: str = "") -> Array:
     outside = np.flatnonzero((labels < 0) | (labels >= _MOST_CLASSES))
     if len(outside):
@@ -200,9 +185,20 @@ def read_parquet(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     try:
         with pq.ParquetFile(path) as file:
             known = file.schema_arrow.names
-            return file.read(columns=None if columns is None else [name for name in known if name in columns])
+            return _expanded(file, None if columns is None else [name for name in known if name in columns])
     except _NOT_A_TABLE as error:
         raise DataError(f"{path} cannot be read as Parquet ({_safe(error)}); get or export it again") from error
+
+
+def _expanded(file: pq.ParquetFile, columns: list[str] | None) -> pa.Table:
+    """Read a Parquet file bit by bit: a few bytes of it can stand for any number of equal values."""
+    size, batches = 0, []
+    for batch in file.iter_batches(batch_size=_BATCH, columns=columns):
+        size += batch.nbytes
+        check_expansion(size)
+        batches.append(batch)
+    schema = file.schema_arrow if columns is None else pa.schema([file.schema_arrow.field(name) for name in columns])
+    return pa.Table.from_batches(batches, batches[0].schema if batches else schema)
 
 
 def read_csv(path: Path) -> pa.Table:
@@ -227,6 +223,8 @@ def read_csv(path: Path) -> pa.Table:
 
 def _safe(error: Exception) -> str:
     """Say what went wrong without the content of a row, which Arrow's own message may quote."""
+    if isinstance(error, UnreadableError):
+        return str(error)
     row = re.search(r"(Row #\d+: )?Expected \d+ columns, got \d+", str(error))
     return row[0] if row else type(error).__name__
 

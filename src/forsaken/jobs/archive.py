@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from forsaken._untrusted import UnreadableError, check_expansion, check_zip, library_reading, parse_json
 from forsaken.errors import ModelError
 
 _ROOT = re.compile(r"[A-Za-z0-9_.-]+")
@@ -73,9 +74,10 @@ def checked_archive(content: bytes, path: Path) -> bytes:
             "torch.export, or give a factory and safetensors"
         ) from None
     except _DAMAGED as error:
+        reason = f" ({error})" if isinstance(error, UnreadableError) else ""
         raise ModelError(
-            f"{path} cannot be read as an exported program; expected a file that torch.export.save wrote with torch "
-            f"{torch.__version__} or a little older: is it complete?"
+            f"{path} cannot be read as an exported program{reason}; expected a file that torch.export.save wrote with "
+            f"torch {torch.__version__} or a little older: is it complete?"
         ) from error
 
 
@@ -97,13 +99,14 @@ def _copied(content: bytes) -> bytes:
                 raise _NotPlainError(f"{name} is too large")
         if len(set(names)) != len(names):
             raise _NotPlainError("two of its members have the same name")
+        check_expansion(sum(member.file_size for member in members))
         parts = {name: archive.read(member) for member, name in zip(members, names, strict=True)}
     for name, config in _CONFIGS.items():
         if name in parts:
-            _check_config(json.loads(parts[name]), config, name)
+            _check_config(parse_json(parts[name]), config, name)
     if _EXAMPLES in parts:
         _check_tensors(parts[_EXAMPLES])
-    parts[_PROGRAM] = json.dumps(_plain_program(json.loads(parts[_PROGRAM]))).encode()
+    parts[_PROGRAM] = json.dumps(_plain_program(parse_json(parts[_PROGRAM]))).encode()
     copy = io.BytesIO()
     with zipfile.ZipFile(copy, "w", zipfile.ZIP_STORED) as new:
         for name, part in parts.items():
@@ -121,9 +124,11 @@ def _check_config(config: Any, allowed: re.Pattern[str], name: str) -> None:
 def _check_tensors(content: bytes) -> None:
     if not content:
         return
+    check_zip(io.BytesIO(content))
     try:
-        torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
-    except Exception:  # noqa: BLE001 (whatever a hostile file makes the reader raise, it is refused)
+        with library_reading():
+            torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
+    except UnreadableError:
         raise _NotPlainError("its example inputs hold more than tensors") from None
 
 
@@ -164,7 +169,7 @@ def _check_string(text: str, key: str) -> None:
     elif key == "target":
         fits = _is_operation(text)
     elif key in ("in_spec", "out_spec"):
-        fits = text == "" or _is_plain_structure(json.loads(text))
+        fits = text == "" or _is_plain_structure(parse_json(text))
     elif key in ("forward_arg_names", "name", "as_name"):
         fits = text == "" or (_PLAIN.fullmatch(text) is not None and "." not in text and not keyword.iskeyword(text))
     else:
@@ -191,7 +196,7 @@ def _is_plain_structure(spec: Any) -> bool:
     if not isinstance(spec, dict) or spec.get("type") not in _CONTAINERS:
         return False
     context = spec.get("context")
-    keys = json.loads(context) if isinstance(context, str) else []
+    keys = parse_json(context) if isinstance(context, str) else []
     named = [] if keys is None else keys
     if not isinstance(named, list) or not all(isinstance(key, str) and key.isidentifier() for key in named):
         return False

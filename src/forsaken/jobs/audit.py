@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,14 +26,23 @@ from forsaken.jobs.code import UserModel, inherited
 from forsaken.jobs.configuration import LEAST, MOST, Job, by_references, method_of, target_of
 from forsaken.jobs.disclosure import audit_without_records
 from forsaken.jobs.formats import EstimatorFile, Format, load_model
-from forsaken.jobs.output import AUDIT, AUDIT_MODELS, CERTIFICATE, RECORD_KEY, RESULT, check_there, weights_name
-from forsaken.jobs.references import Refit, training_of, training_problems
+from forsaken.jobs.output import (
+    AUDIT,
+    AUDIT_MODELS,
+    CERTIFICATE,
+    RECORD_KEY,
+    RESULT,
+    check_there,
+    is_half_moved,
+    weights_name,
+)
+from forsaken.jobs.references import Refit, seconds_a_training, training_of, training_problems
 from forsaken.jobs.rows import NONMEMBERS, Reader, Rows
 from forsaken.jobs.run import oracle_of
 from forsaken.jobs.sets import JobSets, prepared_for, prepared_rows, read_sets
 from forsaken.metrics import FEW
 from forsaken.models.logits import posteriors
-from forsaken.models.train import Training, steps_of, train
+from forsaken.models.train import Training
 from forsaken.oracles.shadow import ShadowOracle
 from forsaken.references.fitting import CUSTOM
 from forsaken.references.rows import units
@@ -42,8 +50,6 @@ from forsaken.result import Result
 from forsaken.types import Array, Progress, Tick, silent
 
 _SAME = 0.02  # by which a mean confidence may differ between machines
-_WARM_UP, _TIMED = 5, 20  # training steps: the first ones are many times slower than the rest
-_SHORT = 5.0  # seconds; where the warm-up took longer, its own time is good enough
 _QUICK = 'profile = "quick" works'
 _STANDARD = 'profile = "standard" works'
 _MODEL = UserModel("it was audited", memory="train fewer models, or use a GPU")
@@ -215,7 +221,7 @@ def audit_job(plan: AuditPlan, progress: Progress = silent, *, engine: str = "lo
 def audit_cost(plan: AuditPlan, progress: Progress = silent) -> dict[str, Any]:
     """Read everything, train for some steps, and return what an audit would cost. Nothing is written."""
     read = read_inputs(plan, progress)
-    training = plan.trainings * (0.0 if read.training is None else _seconds_a_training(read, progress))
+    training = plan.trainings * (0.0 if read.training is None else _one_training(read, progress))
     unlearning = plan.unlearnings * plan.certificate.seconds.unlearning
     references = f"at most {plan.references}" if plan.references else ""
     return {
@@ -262,9 +268,10 @@ def _problems(job: Job, profile: Profile, models: int | None) -> Iterator[Settin
 def _certificate(job: Job, folder: Path) -> Certificate:
     """Return the certificate of the run in a folder; the weights and the method must be those that it names."""
     if not (folder / CERTIFICATE).is_file():
+        killed = " (a run was killed while its files were moved)" if is_half_moved(folder) else ""
         raise OutputError(
-            f"there is no finished run in {folder}; run forsaken unlearn {job.path} first, or name the folder of its "
-            "run with --out"
+            f"there is no finished run in {folder}{killed}; run forsaken unlearn {job.path} first, or name the folder "
+            "of its run with --out"
         )
     certificate = Certificate.read(folder / CERTIFICATE)
     stated = certificate.weights
@@ -457,29 +464,9 @@ def _column(rows: Rows, name: str) -> list[str]:
     return [] if found is None else [str(each) for each in found.tolist()]
 
 
-def _seconds_a_training(read: JobAudit, progress: Progress) -> float:
-    """Return about how long the training of one model takes, from one that is begun; the first run is a warm-up."""
-    data, training = read.sets.kept, read.training
-    if data is None or training is None:
+def _one_training(read: JobAudit, progress: Progress) -> float:
+    """Return about how long the training of one model takes."""
+    if read.sets.kept is None or read.training is None:
         return 0.0
-
-    def spent(steps: int) -> float:
-        start = time.perf_counter()
-        if isinstance(training, Training):
-            recipe, device = training.recipe, training.device
-            stage = "train for some steps"
-            train(training.build, data, recipe, seed=0, device=device, steps=steps, progress=progress, stage=stage)
-        else:
-            training(data, 0)
-        return time.perf_counter() - start
-
-    first = spent(_WARM_UP)
-    if not isinstance(training, Training):
-        return first if first >= _SHORT else spent(_TIMED)
-    # Building the network and moving the data take their time once, however many steps follow: two lengths tell apart.
-    few = spent(_WARM_UP) if first < _SHORT else first
-    many = spent(_WARM_UP + _TIMED) if first < _SHORT else None
-    each = few / _WARM_UP if many is None else max(0.0, many - few) / _TIMED
-    learnt = sum(len(part) for part in (read.sets.forget, data, read.sets.retain) if part is not None)
-    steps = training.recipe.epochs * steps_of(learnt, training.recipe, training.build())
-    return max(0.0, few - _WARM_UP * each) + each * steps
+    learnt = sum(len(part) for part in (read.sets.forget, read.sets.kept, read.sets.retain) if part is not None)
+    return seconds_a_training(read.training, read.sets.kept, learnt, progress, forward=read.loaded.forward)

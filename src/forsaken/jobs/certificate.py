@@ -41,6 +41,7 @@ from forsaken.result import (
     OracleQuality,
     Part,
     Rate,
+    RequestFacts,
     Result,
     Retrained,
     Separation,
@@ -350,6 +351,7 @@ class Envelope(Part):
 class Certificate(Part):
     """What a run did, in a form that can be hashed, signed and checked by others. It holds no record and no path.
 
+    `files` has the SHA-256 of what the run wrote beside the new weights, by name; keys and the mask are left out.
     `stays` says what saw the records and is as it was: vocabularies, fitted steps, running statistics.
     """
 
@@ -366,6 +368,8 @@ class Certificate(Part):
     chain: Chain
     mask: MaskFate
     references: ReferenceTable | None = None
+    request: RequestFacts | None = None
+    files: dict[Words, Digest] = Field(default={})
     stays: tuple[Words, ...] = ()
     signature: Signature | None = Field(default=None, exclude=True)
 
@@ -491,6 +495,7 @@ def make_certificate(
     total_seconds: float,
     mask_kept: bool,
     references: ReferenceTable | None = None,
+    files: Mapping[str, str] | None = None,
 ) -> Certificate:
     """Build the certificate of a run, unsigned.
 
@@ -513,6 +518,8 @@ def make_certificate(
         Whether the mask was written to a file.
     references : ReferenceTable, optional
         The table of references that the run read.
+    files : mapping of str to str, optional
+        The SHA-256 by name of what the run wrote beside the new weights.
     """
     return Certificate(
         time=chain.links[-1].time,
@@ -535,6 +542,8 @@ def make_certificate(
         chain=Chain(links=chain.links),
         mask=MaskFate(kept=mask_kept),
         references=references,
+        request=result.request,
+        files=dict(files or {}),
         stays=tuple(result.stays),
     )
 

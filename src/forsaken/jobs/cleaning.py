@@ -9,6 +9,7 @@ from __future__ import annotations
 import codecs
 import csv
 import io
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -20,8 +21,9 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from forsaken._files import create, draft_of, write_atomically
+from forsaken._untrusted import UnreadableError, read_npz
 from forsaken.data.duplicates import Duplicates, content_keys, find_duplicates
-from forsaken.data.readers import INPUT_KEYS, picture_files
+from forsaken.data.readers import INPUT_KEYS, picture_files, read_parquet
 from forsaken.data.records import Records
 from forsaken.data.samples import Samples
 from forsaken.errors import DataError, ForsakenError, InputError, OutputError
@@ -32,6 +34,8 @@ from forsaken.jobs.rows import Rows, comparable
 from forsaken.types import Array, Progress
 
 _LARGEST_BLOCK = 2**30  # Arrow reads a CSV file in blocks, and a text cannot be longer than one
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet takes for the beginning of a formula
+_NUMBER = re.compile(r"[+-]?[0-9.]+")
 _UNREADABLE = (pa.ArrowException, BadZipFile, ValueError, EOFError)
 
 
@@ -134,8 +138,7 @@ def _read_as_text(path: Path) -> pa.Table:
 
 
 def _write_parquet(source: Path, goal: Path, gone: Array) -> None:
-    with pq.ParquetFile(source) as file:
-        table = file.read()
+    table = read_parquet(source)
     kept = table.filter(_staying(gone, len(table), source))
     for at, field in enumerate(kept.schema):
         if pa.types.is_dictionary(field.type):
@@ -151,23 +154,25 @@ def _write_parquet(source: Path, goal: Path, gone: Array) -> None:
 
 
 def _write_npz(source: Path, goal: Path, gone: Array) -> None:
-    with np.load(source, allow_pickle=False) as file:
-        try:
-            arrays = {name: file[name] for name in file.files}
-        except ValueError as error:
-            raise UnsafeError("an array holds objects, which are not loaded since they may carry code") from error
+    try:
+        _, arrays = read_npz(source)
+    except UnreadableError as error:
+        read_npz(source, INPUT_KEYS)  # where not even these can be read, the file is damaged
+        raise UnsafeError(str(error)) from error
     inputs = next((arrays[name] for name in INPUT_KEYS if name in arrays), None)
     if inputs is None:
         raise DataError(f"{source} has no array 'inputs' or 'x' (found: {', '.join(arrays)}); name one of them so")
-    if any(not isinstance(array, np.ndarray) for array in arrays.values()) or "file" in arrays:
-        raise UnsafeError("it holds more than arrays, or one called 'file', which NumPy cannot write")
+    if "file" in arrays:
+        raise UnsafeError("it holds an array called 'file', which NumPy cannot write")
     stays = _staying(gone, len(inputs), source)
     with create(goal) as out:
-        kept = {name: array[stays] if array.shape[:1] == stays.shape else array for name, array in arrays.items()}
+        kept: dict[str, Any] = {
+            name: array[stays] if array.shape[:1] == stays.shape else array for name, array in arrays.items()
+        }
         np.savez(out, **kept)
-    with np.load(goal, allow_pickle=False) as written:
-        if {name: written[name].shape for name in written.files} != {name: part.shape for name, part in kept.items()}:
-            raise OutputError(f"the arrays of {goal.name} are not those of {source.name} less the forgotten rows")
+    _, written = read_npz(goal)
+    if {name: part.shape for name, part in written.items()} != {name: part.shape for name, part in kept.items()}:
+        raise OutputError(f"the arrays of {goal.name} are not those of {source.name} less the forgotten rows")
 
 
 _WRITERS: dict[str, Callable[[Path, Path, Array], None]] = {
@@ -202,8 +207,18 @@ def _write_list(source: Path | None, gone: Array, goal: Path, ids: Sequence[Any]
 
 def _write_rows(goal: Path, lines: Sequence[Sequence[object]]) -> Path:
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(lines)
+    csv.writer(text, lineterminator="\n").writerows([[_as_cell(value) for value in line] for line in lines])
     return write_atomically(goal, text.getvalue().encode())
+
+
+def _as_cell(value: object) -> object:
+    """Return a value for a list that people open in a spreadsheet, which would run a text such as =HYPERLINK(...).
+
+    >>> _as_cell("=1+1"), _as_cell("-5"), _as_cell("anna@home"), _as_cell(7)
+    ("'=1+1", '-5', 'anna@home', 7)
+    """
+    risky = isinstance(value, str) and value[:1] in _FORMULA and not _NUMBER.fullmatch(value)
+    return f"'{value}" if risky else value
 
 
 def rows_of(forget: Records | Samples, train: Records | Samples) -> Array:

@@ -53,6 +53,7 @@ _MOST_BYTES = 2**20
 _DEEPEST = 32
 _LARGEST = 2**63  # TOML has no larger whole numbers
 _LONGEST = 60  # characters of a value in a message
+_LONGEST_CASE = 80
 
 Where = tuple[str, ...]  # the place of a key, such as ("data", "forget", "count")
 
@@ -143,6 +144,10 @@ def _is_name(text: str) -> bool:
 def _is_function(text: str) -> bool:
     module, colon, function = text.partition(":")
     return bool(colon) and _is_name(function) and all(map(_is_name, module.split(".")))
+
+
+def _is_case(text: str) -> bool:
+    return len(text) <= _LONGEST_CASE and text.isprintable()
 
 
 def _is_type(text: str) -> bool:
@@ -279,6 +284,7 @@ class ModelSettings(Settings):
     weights: WeightsPath = Field(description='a path such as "model.safetensors"')
     factory: Function | None = None
     arguments: dict[str, Any] = Field(default={}, description="a table such as { classes = 10 }")
+    base: PathText | None = Field(default=None, description='a path such as "bert-base" or "config.json"')
     forward: Function | None = None
     device: str = Field(
         default="cpu", pattern=r"^(cpu|mps|cuda(:[0-9]{1,3})?)$", description='"cpu", "cuda", "cuda:1" or "mps"'
@@ -297,6 +303,9 @@ class ModelSettings(Settings):
                 what = f"a {suffix} file" if suffix else "a Hugging Face folder"
                 what = f"means nothing for {what}, which holds the whole model"
                 yield Problem((key,), what, remedy="leave it out")
+        if self.base is not None and suffix:
+            what = "means nothing for weights that are no Hugging Face folder"
+            yield Problem(("base",), what, remedy="leave it out")
         if "trusted" in self.model_fields_set and suffix != ".skops":
             what = "means nothing for weights that do not end in .skops"
             yield Problem(("trusted",), what, remedy="leave it out")
@@ -419,6 +428,17 @@ class AuditSettings(Settings):
     )
 
 
+class RequestSettings(Settings):
+    """[request]: what the owner's own books say about the request."""
+
+    expected = 'a table such as { case = "2026-117", due = 2026-12-01 }'
+
+    case: Annotated[Text, _check(_is_case)] | None = Field(
+        default=None, description=f'a case number of at most {_LONGEST_CASE} characters on one line, such as "2026-117"'
+    )
+    due: date | None = Field(default=None, description="a date without quotes, such as 2026-12-01")
+
+
 class ChainSettings(Settings):
     """[chain]: the requests before this one, and when to advise retraining."""
 
@@ -452,6 +472,7 @@ class Job(Settings):
     path: Path = Field(exclude=True)
     model: ModelSettings
     data: DataSettings
+    request: RequestSettings = RequestSettings()
     method: MethodSettings = MethodSettings()
     references: ReferenceSettings | None = None
     oracle: OracleSettings | None = None

@@ -10,9 +10,17 @@ from torch import nn
 
 from forsaken._keys import read_record_key, read_signing_key
 from forsaken.errors import NotHeldOutError
-from forsaken.jobs.configuration import Job, by_references, method_of
+from forsaken.jobs.configuration import Job, ReferenceSettings, by_references, method_of
 from forsaken.jobs.output import check_there
-from forsaken.jobs.references import absent, debts, shortfall
+from forsaken.jobs.references import (
+    absent,
+    debts,
+    seconds_a_training,
+    shortfall,
+    training_of,
+    training_problems,
+    without_table,
+)
 from forsaken.jobs.run import (
     STAGE,
     STEPS,
@@ -25,6 +33,7 @@ from forsaken.jobs.run import (
     unlearn_prepared,
 )
 from forsaken.models.logits import as_module
+from forsaken.references.fitting import Costs
 from forsaken.types import Progress, Tick, silent
 from forsaken.unlearning.forsaken.method import GAUSS_NEWTON, Forsaken
 from forsaken.unlearning.forsaken.targets import OUT_OF_FOLD
@@ -71,8 +80,9 @@ def dry_run(job: Job, progress: Progress = silent) -> dict[str, Any]:
     -------
     dict
         memorised (true, false, or None where it is not known), seconds, memory_bytes, parameters, counts,
-        separation, forget_confidence, references (how many of the samples are in the table; None without one),
-        missing (sets that are not named, and what could serve) and notes.
+        separation, forget_confidence, references (how many of the samples are in the table; None without one), offer
+        (what a table would cost, where the job has none and could: trainings, seconds, break_even), missing (sets that
+        are not named, and what could serve) and notes.
     """
     start = time.perf_counter()
     _check_the_rest(job)
@@ -103,13 +113,15 @@ def dry_run(job: Job, progress: Progress = silent) -> dict[str, Any]:
             "in_table": len(sets.forget) - gone,
             "not_in_table": gone,
         },
+        "offer": None,
         "missing": missing,
-        "notes": [*sets.notes, *doubts(ready, found), *_table_notes(ready)],
+        "notes": [*sets.notes, *doubts(ready, found), *_table_notes(ready), *without_table(job)],
     }
     if any(each["needed"] for each in missing) or (gone and by_references(job)):
         return told
     tried = _tried(ready, method, reading, progress)
-    return told | tried | {"notes": [*told["notes"], *tried["notes"]]}
+    offer = _offer(ready, tried.pop("unlearning"), progress)
+    return told | tried | {"offer": offer, "notes": [*told["notes"], *tried["notes"]]}
 
 
 def _check_the_rest(job: Job) -> None:
@@ -119,6 +131,19 @@ def _check_the_rest(job: Job) -> None:
         read_record_key(job.resolve(job.output.record_key))
     signing = None if job.output.signing_key is None else read_signing_key(job.resolve(job.output.signing_key))
     request_before(job, signing)
+
+
+def _offer(ready: Prepared, unlearning: float, progress: Progress) -> dict[str, Any] | None:
+    """Return what a table of references would cost, where the job has none and could have one; None elsewhere."""
+    job, kept = ready.job, ready.sets.kept
+    if not without_table(job) or training_problems(job, "") or kept is None or kept.labels is None:
+        return None
+    rows = len(ready.sets.rows["train"])
+    training = training_of(job, ready.loaded)
+    each = seconds_a_training(training, kept, rows, progress, forward=ready.loaded.forward)
+    most = ReferenceSettings().budget
+    costs = Costs(most * each, most)
+    return {"trainings": most, "seconds": costs.seconds, "break_even": costs.break_even(unlearning=unlearning)}
 
 
 def _table_notes(ready: Prepared) -> list[str]:
@@ -144,7 +169,7 @@ def _tried(ready: Prepared, method: Any, reading: float, progress: Progress) -> 
     found = unlearn_prepared(ready, progress, **changed)
     spent = time.perf_counter() - start
     if found.stopped == "not-memorised":
-        return {"memorised": False, "seconds": reading + spent, "notes": found.notes}
+        return {"memorised": False, "seconds": reading + spent, "unlearning": spent, "notes": found.notes}
     iterating = found.history[-1].seconds if found.history else 0.0
     each = iterating / max(1, found.iterations)
     most = found.iterations
@@ -152,10 +177,12 @@ def _tried(ready: Prepared, method: Any, reading: float, progress: Progress) -> 
         by_curvature = found.details.facts.get("optimiser") == GAUSS_NEWTON
         most = method.solver.rounds if by_curvature else method.schedule.iterations
     models = 1 if ready.table is None else 1 + len(ready.table.table.models)  # kept models forget as well
+    unlearning = models * (spent - iterating + each * most)
     # Judging and writing take about as long again as reading did.
     return {
         "memorised": True,
-        "seconds": _BESIDES + 2 * reading + models * (spent - iterating + each * most),
+        "seconds": _BESIDES + 2 * reading + unlearning,
+        "unlearning": unlearning,
         "notes": found.notes,
     }
 

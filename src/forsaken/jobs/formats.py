@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import copy
 import io
-import json
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors
 import safetensors.torch
 import torch
 from sklearn.base import BaseEstimator
@@ -26,6 +24,14 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from forsaken._files import copy_path, create, make_folder
+from forsaken._untrusted import (
+    UnreadableError,
+    check_zip,
+    library_reading,
+    parse_json,
+    read_at_most,
+    read_safetensors,
+)
 from forsaken.data.records import Records
 from forsaken.errors import DataNotFoundError, InputError, ModelError, SettingsError
 from forsaken.jobs.archive import checked_archive
@@ -35,10 +41,14 @@ from forsaken.models.logits import Forward, LinearModel
 
 SAFETENSORS, STATE_DICT, PROGRAM, SKOPS = (".safetensors",), (".pt", ".pth"), (".pt2",), (".skops",)
 _HALF = (torch.float16, torch.bfloat16)
+_MOST_BYTES = 2**24  # of a configuration
 _FEW = 4  # names that an error message lists
 _CONFIG = "config.json"  # of a Hugging Face folder, as are the next three
 _WEIGHTS = (".safetensors", ".safetensors.index.json")
+_PROCESSOR = "preprocessor_config.json"
 _TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json")
+_ADAPTER, _ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"  # of a folder that PEFT wrote
+_OFFLINE = {"local_files_only": True, "use_safetensors": True, "trust_remote_code": False}
 _BESIDES = ("*.json", "*.txt", "*.model")  # tokenizers and notes; weights are written anew
 
 
@@ -75,13 +85,13 @@ class Format(ABC):
 def _reading(path: Path, what: str, expected: str, *, detail: bool = False) -> Iterator[None]:
     """Raise a `ModelError` for whatever a damaged or hostile file makes a reader raise; `detail` adds its words."""
     try:
-        yield
-    except ModelError:
-        raise
-    except Exception as error:
-        words = str(error).strip().splitlines()
-        reason = f"{type(error).__name__}{f': {words[0][:200]}' if detail and words else ''}"
-        raise ModelError(f"{path} cannot be read as {what} ({reason})", expected=expected) from error
+        with library_reading():
+            yield
+    except UnreadableError as error:
+        cause = error.__cause__
+        words = str(cause).strip().splitlines() if detail and cause is not None else []
+        reason = f"{error}{f': {words[0][:200]}' if words else ''}"
+        raise ModelError(f"{path} cannot be read as {what} ({reason})", expected=expected) from cause or error
 
 
 class TensorFile(Format):
@@ -92,9 +102,9 @@ class TensorFile(Format):
         if path.suffix.lower() in SAFETENSORS:
             self.name = "safetensors"
             wrote = "a file that safetensors.torch.save_file wrote: is it complete?"
-            with _reading(path, "safetensors", wrote, detail=True), safetensors.safe_open(path, framework="pt") as file:
-                self._about = file.metadata()
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+            with _reading(path, "safetensors", wrote):
+                about, tensors = read_safetensors(path)
+            self._about = dict(about) or None
         else:
             self.name = "torch state dict"
             tensors = _read_state_dict(path)
@@ -132,6 +142,7 @@ def _read_state_dict(path: Path) -> dict[str, Tensor]:
     wrote = "a file that torch.save(model.state_dict(), path) wrote: is it complete?"
     try:
         with _reading(path, "a state dict", wrote):
+            check_zip(path)
             found = torch.load(path, map_location="cpu", weights_only=True)
     except ModelError as error:
         if "weights_only" not in str(error.__cause__) and "Weights only" not in str(error.__cause__):
@@ -339,6 +350,7 @@ def _read_skops(path: Path, trusted: Sequence[str]) -> Any:
 
     wrote = "one that skops.io.dump(estimator, path) wrote with a scikit-learn of this version: is it complete?"
     with _reading(path, "a skops file", wrote):
+        check_zip(path)
         unknown = [name for name in skops.io.get_untrusted_types(file=path) if name not in trusted]
         if not unknown:
             return skops.io.load(path, trusted=list(trusted))
@@ -350,34 +362,60 @@ def _read_skops(path: Path, trusted: Sequence[str]) -> Any:
 
 
 class HuggingFaceFolder(Format):
-    """A folder that `save_pretrained` wrote: read without the network and without code of its own."""
+    """A folder that `save_pretrained` wrote: a classifier of texts or of pictures, or a LoRA adapter of one.
+
+    It is read without the network and without code of its own.
+
+    Parameters
+    ----------
+    folder : Path
+        The classifier; or an adapter that PEFT wrote, of which the weights of the adapter alone may change.
+    base : Path, optional
+        What the training started from: the folder of a model, or the configuration of one with random weights. An
+        adapter needs the folder of the classifier that it adapts.
+    """
 
     name = "hugging face folder"
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        if not (folder / _CONFIG).is_file():
-            raise ModelError(f"{folder} has no {_CONFIG}, expected a folder that model.save_pretrained wrote")
-        if not any(path.name.endswith(_WEIGHTS) for path in folder.iterdir()):
-            raise ModelError(
-                f"{folder} holds no .safetensors file; older formats can carry code: save it anew with "
-                "model.save_pretrained(folder, safe_serialization=True)"
-            )
-        _refuse_code(folder)
-        transformers = _library()
-        wrote = "a folder that model.save_pretrained wrote"
-        with _reading(folder, "a sequence-classification model", wrote, detail=True):
-            self.model, found = transformers.AutoModelForSequenceClassification.from_pretrained(
-                folder, local_files_only=True, use_safetensors=True, trust_remote_code=False, output_loading_info=True
-            )
-        absent = sorted(str(name) for name in (*found["missing_keys"], *found["mismatched_keys"]))
-        if absent:
-            raise ModelError(
-                f"{folder} lacks {len(absent)} of the model's weights ({', '.join(absent[:3])}), which would be made "
-                "up; expected a trained sequence-classification model, with its head"
-            )
+    def __init__(self, folder: Path, base: Path | None = None) -> None:
+        self._folder, self._base, self._adapter = folder, base, None
+        if (folder / _ADAPTER).is_file():
+            self._adapter = _adapter_settings(folder)
+            self.model = self._adapted(folder)
+        else:
+            self.model = _read_classifier(folder)
         names = self.model.config.id2label
         self.classes = np.array([str(names.get(at, at)) for at in range(len(names))], dtype=object)
+
+    def build(self) -> Any:
+        """Return a model as it was before its training on the user's data; new weights follow torch's seed."""
+        if self._base is None:
+            raise ModelError(f"nothing says what {self._folder} was trained from; give base in [model]")
+        if self._adapter is not None:
+            return self._adapted(None)
+        model = _from_base(self._base, self.model)
+        ours, theirs = self.model.state_dict(), model.state_dict()
+        other = [name for name in ours if name not in theirs or ours[name].shape != theirs[name].shape]
+        if other or len(ours) != len(theirs):
+            raise ModelError(
+                f"[model] base {self._base} and {self._folder} are not of one shape "
+                f"({_some('differs', other) or 'the base has more weights'}); name what the training started from"
+            )
+        return model.to(next(self.model.parameters()).device)
+
+    def _adapted(self, folder: Path | None) -> Any:
+        """Return the base with the adapter of `folder`, or with a new one of the same settings."""
+        peft = _peft()
+        if self._base is None:
+            raise ModelError(
+                f"{self._folder} holds an adapter alone; name the folder of the classifier that it adapts: "
+                'base = "folder" in [model]'
+            )
+        classifier = _read_classifier(self._base)
+        if folder is None:
+            return peft.get_peft_model(classifier, copy.deepcopy(self._adapter))
+        with _reading(folder, "a LoRA adapter", "a folder that PEFT's model.save_pretrained wrote", detail=True):
+            return peft.PeftModel.from_pretrained(classifier, str(folder), is_trainable=True, local_files_only=True)
 
     def write(self, model: Any, goal: Path) -> None:
         """Write the weights with the configuration and tokenizer of the original."""
@@ -390,8 +428,13 @@ class HuggingFaceFolder(Format):
                     copy_path(path, goal / path.name)
 
     def prepare(self, parts: Sequence[Records]) -> list[Any] | None:
-        """Return the tokens of texts, padded to the longest of all sets."""
+        """Return the tokens of texts, padded to the longest of all sets, or what the image processor makes of pictures.
+
+        Pictures stay as they are where the folder has no image processor.
+        """
         kinds = {records.kind for records in parts}
+        if getattr(self.model, "main_input_name", "") == "pixel_values":
+            return self._pictures(parts, kinds)
         if kinds != {"text"}:
             raise InputError(f"the model takes text, but records are {', '.join(sorted(kinds))}; give a column 'text'")
         tokenizer = self._tokenizer()
@@ -417,19 +460,104 @@ class HuggingFaceFolder(Format):
                 self._folder, local_files_only=True, trust_remote_code=False
             )
 
+    def _pictures(self, parts: Sequence[Records], kinds: Set[str]) -> list[Any] | None:
+        if kinds != {"image"}:
+            raise InputError(f"the model takes pictures, but records are {', '.join(sorted(kinds))}")
+        if not (self._folder / _PROCESSOR).is_file():
+            return None
+        with _reading(self._folder, "a folder with an image processor", "what processor.save_pretrained wrote"):
+            processor = _library().AutoImageProcessor.from_pretrained(
+                self._folder, local_files_only=True, trust_remote_code=False
+            )
+            return [processor(images=list(part.content), return_tensors="pt")["pixel_values"] for part in parts]
+
     def _positions(self) -> int:
         return int(getattr(self.model.config, "max_position_embeddings", None) or 512)
 
 
-def _refuse_code(folder: Path) -> None:
-    try:
-        config = json.loads((folder / _CONFIG).read_bytes())
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{folder / _CONFIG} is not JSON; get the folder again") from error
-    if isinstance(config, dict) and "auto_map" in config:
+def _read_classifier(folder: Path) -> Any:
+    """Read a classifier of texts or pictures with all of its weights."""
+    if not (folder / _CONFIG).is_file():
+        raise ModelError(f"{folder} has no {_CONFIG}, expected a folder that model.save_pretrained wrote")
+    if not any(path.name.endswith(_WEIGHTS) for path in folder.iterdir()):
         raise ModelError(
-            f"{folder} needs code of its own (auto_map in {_CONFIG}), which is not run; use a factory and safetensors"
+            f"{folder} holds no .safetensors file; older formats can carry code: save it anew with "
+            "model.save_pretrained(folder, safe_serialization=True)"
         )
+    named = _checked_config(folder / _CONFIG).get("architectures")
+    pictures = isinstance(named, list) and any("ForImageClassification" in str(name) for name in named)
+    library = _library()
+    kind = library.AutoModelForImageClassification if pictures else library.AutoModelForSequenceClassification
+    what = "an image-classification model" if pictures else "a sequence-classification model"
+    with _reading(folder, what, "a folder that model.save_pretrained wrote", detail=True):
+        model, found = kind.from_pretrained(folder, output_loading_info=True, **_OFFLINE)
+    absent = sorted(str(name) for name in (*found["missing_keys"], *found["mismatched_keys"]))
+    if absent:
+        raise ModelError(
+            f"{folder} lacks {len(absent)} of the model's weights ({', '.join(absent[:3])}), which would be made "
+            f"up; expected {what} that was trained, with its head"
+        )
+    return model
+
+
+def _from_base(base: Path, like: Any) -> Any:
+    """Return a model of the class and the labels of `like`, with the weights of `base` where it has some."""
+    file = base / _CONFIG if base.is_dir() else base
+    if not file.is_file():
+        raise ModelError(f"[model] base {base} has no {_CONFIG}, expected a model's folder, or its configuration")
+    _checked_config(file)
+    with _reading(base, "what a model is trained from", "a folder or configuration that save_pretrained wrote"):
+        config = type(like.config).from_pretrained(file.parent if base.is_dir() else file, local_files_only=True)
+        config.id2label, config.label2id = dict(like.config.id2label), dict(like.config.label2id)
+        if not base.is_dir() or not any(path.name.endswith(_WEIGHTS) for path in base.iterdir()):
+            return type(like)(config)
+        settings = {name: value for name, value in _OFFLINE.items() if name != "trust_remote_code"}
+        model, found = type(like).from_pretrained(
+            base, config=config, output_loading_info=True, ignore_mismatched_sizes=True, **settings
+        )
+    if len(found["missing_keys"]) >= len(model.state_dict()):
+        raise ModelError(f"[model] base {base} has none of the model's weights; name what the training started from")
+    return model
+
+
+def _adapter_settings(folder: Path) -> Any:
+    """Return the settings of an adapter; only LoRA is read."""
+    settings = _checked_config(folder / _ADAPTER)
+    if settings.get("peft_type") != "LORA":
+        raise ModelError(f"{folder / _ADAPTER} is of type {settings.get('peft_type')!r}, expected a LoRA adapter")
+    if not (folder / _ADAPTER_WEIGHTS).is_file():
+        raise ModelError(
+            f"{folder} holds no {_ADAPTER_WEIGHTS}; older formats can carry code: save it anew with "
+            "model.save_pretrained(folder)"
+        )
+    with _reading(folder, "a LoRA adapter", "a folder that PEFT's model.save_pretrained wrote"):
+        found = _peft().LoraConfig.from_pretrained(str(folder), local_files_only=True)
+        found.inference_mode = False
+        return found
+
+
+def _peft() -> Any:
+    try:
+        import peft  # noqa: PLC0415 (optional, and slow to import)
+    except ImportError as error:
+        raise ModelError("a LoRA adapter needs peft", remedy="pip install 'forsaken[peft]'") from error
+    return peft
+
+
+def _checked_config(path: Path) -> dict[str, Any]:
+    """Return a configuration; one that names code of its own is refused."""
+    try:
+        config = parse_json(read_at_most(path, _MOST_BYTES))
+    except (OSError, UnreadableError) as error:
+        raise ModelError(f"{path} cannot be read: {error}; get the folder again") from error
+    if not isinstance(config, dict):
+        raise ModelError(f"{path} holds no table; get the folder again")
+    if "auto_map" in config:
+        raise ModelError(
+            f"{path.parent} needs code of its own (auto_map in {path.name}), which is not run; use a factory and "
+            "safetensors"
+        )
+    return config
 
 
 def _library() -> Any:
@@ -449,17 +577,17 @@ def load_model(job: Job, weights: Path | None = None) -> Format:
     path = job.resolve(settings.weights) if weights is None else weights
     if not path.exists():
         raise DataNotFoundError(f"no weights {path}; check the path, which is relative to the job file")
-    loaded = _read(path, settings)
+    loaded = _read(path, settings, None if settings.base is None else job.resolve(settings.base))
     if settings.forward:
         loaded.forward = find(settings.forward, "[model] forward")
     _place(loaded, settings.device)
     return loaded
 
 
-def _read(path: Path, settings: ModelSettings) -> Format:
+def _read(path: Path, settings: ModelSettings, base: Path | None) -> Format:
     suffix = path.suffix.lower()
     if path.is_dir():
-        return HuggingFaceFolder(path)
+        return HuggingFaceFolder(path, base)
     if suffix in PROGRAM:
         return ProgramFile(path)
     if suffix in SKOPS:

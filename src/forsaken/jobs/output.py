@@ -46,7 +46,7 @@ _KEPT = (CERTIFICATE, RECORD_KEY, REFERENCES_KEY)
 
 def inputs_of(job: Job) -> list[Path]:
     """Return every file and folder that a job reads."""
-    texts = [job.model.weights, job.chain.previous, job.output.record_key, job.output.signing_key]
+    texts = [job.model.weights, job.model.base, job.chain.previous, job.output.record_key, job.output.signing_key]
     if job.oracle is not None:
         texts += [job.oracle.file, job.oracle.weights, job.oracle.retrained]
     for source in job.sources.values():
@@ -98,6 +98,11 @@ def weights_name(job: Job) -> str:
     """Return what the new weights are called: as the old ones."""
     path = job.resolve(job.model.weights)
     return path.name if path.name not in ("", ".", "..") else path.resolve().name
+
+
+def is_half_moved(folder: Path) -> bool:
+    """Return whether a run was killed while it moved its result into a folder; the next run undoes that."""
+    return (folder / _LIST).exists()
 
 
 @contextmanager
@@ -179,6 +184,8 @@ def _make(folder: Path, inputs: list[Path]) -> list[Path]:
         made = [each for each in (folder, *folder.parents) if not each.exists()]
         if not is_file and not around:
             make_folder(folder)
+    except OutputError as error:
+        raise error.with_remedy("name another one") from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise OutputError(f"cannot make the folder {folder}: {reason}", remedy="name another one") from error

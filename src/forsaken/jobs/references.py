@@ -33,13 +33,13 @@ from forsaken.errors import (
 )
 from forsaken.jobs.certificate import ReferenceTable, ReferenceWorth, file_hash
 from forsaken.jobs.code import UserModel, call, find, inherited
-from forsaken.jobs.configuration import LARGEST_SEED, NAME, Job, ReferenceSettings, method_of, read_job
-from forsaken.jobs.formats import PROGRAM, SKOPS, EstimatorFile, Format, load_model
+from forsaken.jobs.configuration import LARGEST_SEED, NAME, Job, ReferenceSettings, method_of, read_job, target_of
+from forsaken.jobs.formats import PROGRAM, SKOPS, EstimatorFile, Format, HuggingFaceFolder, load_model
 from forsaken.jobs.output import REFERENCES, REFERENCES_KEY, held, inputs_of
 from forsaken.jobs.rows import Reader, Rows
 from forsaken.jobs.sets import JobSets, read_train, read_unseen
-from forsaken.models.logits import LinearModel, as_module
-from forsaken.models.train import Training
+from forsaken.models.logits import Forward, LinearModel, as_module, called_plainly
+from forsaken.models.train import Training, steps_of, train
 from forsaken.models.weights import fingerprint
 from forsaken.progress import step
 from forsaken.recipe import Recipe
@@ -54,6 +54,8 @@ from forsaken.unlearning.forsaken.method import Forsaken
 FOLDS = 4  # where nothing tells how many are needed
 REQUESTS = (1, 10, 100)  # numbers of requests over which the cost of a table is spread, to show
 STAGE = "make the kept models forget"
+_WARM_UP, _TIMED = 5, 20  # training steps: the first ones are many times slower than the rest
+_SHORT = 5.0  # seconds; where the warm-up took longer, its own time is good enough
 _RECIPE = "recipe = { epochs = 20, batch_size = 64, learning_rate = 1e-3 }"
 _NO_KEY = bytes(32)  # the facts about a table can be read without its key
 _TRAINING = UserModel("it was trained", memory="use a smaller batch, or a GPU")
@@ -93,13 +95,17 @@ class Refit:
 def training_problems(job: Job, otherwise: str) -> list[SettingsError]:
     """Return every reason why no model can be trained like the job's; `otherwise` is what else the user can do."""
     weights, found = job.resolve(job.model.weights), []
-    if weights.is_dir() or weights.suffix.lower() in PROGRAM:
-        what = "the folder of a Hugging Face model" if weights.is_dir() else "a .pt2 program"
-        problem = f"[model] weights is {what}, and nothing in it says how to train another from the start"
+    if weights.suffix.lower() in PROGRAM:
+        problem = "[model] weights is a .pt2 program, and nothing in it says how to train another from the start"
         found.append(SettingsError(problem, field="weights", remedy=otherwise))
-    elif weights.suffix.lower() not in SKOPS and job.audit.recipe is None:
-        expected = f"how the model was trained, such as {_RECIPE}"
-        found.append(SettingsError("[audit] recipe is missing", field="recipe", expected=expected))
+    elif weights.suffix.lower() not in SKOPS:
+        if weights.is_dir() and job.model.base is None:
+            problem = "[model] weights is the folder of a Hugging Face model, and nothing says what it was trained from"
+            expected = 'base = "folder" in [model], or base = "config.json" for a training from random weights'
+            found.append(SettingsError(problem, field="base", expected=expected, remedy=f"or {otherwise}"))
+        if job.audit.recipe is None:
+            expected = f"how the model was trained, such as {_RECIPE}"
+            found.append(SettingsError("[audit] recipe is missing", field="recipe", expected=expected))
     if job.data.train is None:
         found.append(SettingsError("[data] train is missing", field="train", expected="all of the training data"))
     return found
@@ -109,11 +115,18 @@ def training_of(job: Job, loaded: Format) -> Training | Refit:
     """Return how models like the job's are trained; `training_problems` must have found no reason against it."""
     if isinstance(loaded, EstimatorFile):
         return Refit(loaded.model)
-    if job.audit.recipe is None or job.model.factory is None:
-        raise SettingsError("[model] factory or [audit] recipe is missing", field="recipe")
-    factory = find(job.model.factory, "[model] factory")
-    build = partial(call, factory, "[model] factory", **job.model.arguments)
-    return Training(build, Recipe(**job.audit.recipe.model_dump()), job.model.device)
+    if job.audit.recipe is None:
+        raise SettingsError("[audit] recipe is missing", field="recipe")
+    return Training(_builder(job, loaded), Recipe(**job.audit.recipe.model_dump()), job.model.device)
+
+
+def _builder(job: Job, loaded: Format) -> Callable[[], nn.Module]:
+    """Return what builds a network like the job's, before its training."""
+    if isinstance(loaded, HuggingFaceFolder):
+        return loaded.build
+    if job.model.factory is None:
+        raise SettingsError("[model] factory is missing", field="factory")
+    return partial(call, find(job.model.factory, "[model] factory"), "[model] factory", **job.model.arguments)
 
 
 def _training_by_rows(job: Job, loaded: Format, data: Samples) -> Any:
@@ -128,6 +141,49 @@ def _training_by_rows(job: Job, loaded: Format, data: Samples) -> Any:
     # A fit that goes on knows its finished folds by this name, and must not take another estimator's for its own.
     refit.__qualname__ = f"refit {file_hash(job.resolve(job.model.weights))}"
     return refit
+
+
+def seconds_a_training(
+    training: Training | Refit, data: Samples, rows: int, progress: Progress = silent, *, forward: Forward | None = None
+) -> float:
+    """Return about how long training one model on so many `rows` takes, from some steps on `data`."""
+
+    def spent(steps: int) -> float:
+        start = time.perf_counter()
+        if isinstance(training, Training):
+            recipe, device = training.recipe, training.device
+            build, stage = called_plainly(training.build, data, forward), "train for some steps"
+            train(build, data, recipe, seed=0, device=device, steps=steps, progress=progress, stage=stage)
+        else:
+            training(data, 0)
+        return time.perf_counter() - start
+
+    first = spent(_WARM_UP)
+    if not isinstance(training, Training):
+        return first if first >= _SHORT else spent(_TIMED)
+    # Building the network and moving the data take their time once, however many steps follow: two lengths tell apart.
+    few = spent(_WARM_UP) if first < _SHORT else first
+    many = spent(_WARM_UP + _TIMED) if first < _SHORT else None
+    each = few / _WARM_UP if many is None else max(0.0, many - few) / _TIMED
+    steps = training.recipe.epochs * steps_of(rows, training.recipe, training.build())
+    return max(0.0, few - _WARM_UP * each) + each * steps
+
+
+def without_table(job: Job) -> list[str]:
+    """Return what a run that goes by the mean of strangers cannot claim, and how to do better where it can be done."""
+    if job.references is not None or target_of(job) != "class-mean":
+        return []
+    possible = not training_problems(job, "")
+    better = (
+        f"this job has all that references need: add [references] and run forsaken references fit {job.path}"
+        if possible
+        else "with all training data in [data] train and a recipe in [audit] a table of references can be made, which "
+        "takes each record to where a model that never saw it is"
+    )
+    return [
+        'target = "class-mean" makes the forgotten records look like strangers on average; an attack that compares '
+        f"record by record may still find them, and wrongly labelled ones may keep their label; {better}"
+    ]
 
 
 # --- where the table and its key are ---------------------------------------------------------------------------------
@@ -322,9 +378,12 @@ def _check_free(job: Job, path: Path, force: bool) -> None:
     if not path.parent.is_dir():
         raise OutputError(f"cannot write {path}: there is no folder {path.parent}; make it, or give another name")
     if os.path.lexists(path) and not force:
+        left = (
+            f" ({unfinished(path)} is left from a fit that was stopped: delete it)" if unfinished(path).is_dir() else ""
+        )
         raise OutputError(
-            f"{path} is there already and is not overwritten; add new rows to it with forsaken references extend, give "
-            "another name, or replace it with --force"
+            f"{path} is there already and is not overwritten{left}; add new rows with forsaken references extend, "
+            "give another name, or replace it with --force"
         )
 
 
@@ -391,10 +450,7 @@ def _workplace(path: Path) -> Iterator[Path]:
     place = unfinished(path)
     if place.is_symlink():
         raise OutputError(f"{place} is a link, expected a folder for unfinished work; remove the link")
-    try:
-        make_folder(place, 0o700)
-    except OSError as error:
-        raise OutputError(f"cannot make the folder {place}: {error.strerror}; does the folder above exist?") from error
+    make_folder(place, 0o700)
     try:
         with held(place):
             remove_drafts(path.parent, path.name, key_file(path).name)
@@ -523,14 +579,12 @@ def _network_of(job: Job, loaded: Format) -> Callable[[], nn.Module]:
     def build() -> nn.Module:
         if isinstance(loaded, EstimatorFile):
             return LinearModel(copy.deepcopy(loaded.model))
-        if job.model.factory is None:
+        if job.model.factory is None and not isinstance(loaded, HuggingFaceFolder):
             raise ModelError(
                 f"the table of references {place_of(job)} keeps models, and [model] has no factory that builds a "
                 "network for their weights; name the model that the table was made for"
             )
-        made = call(find(job.model.factory, "[model] factory"), "[model] factory", **job.model.arguments)
-        network: nn.Module = made.to(job.model.device)
-        return network
+        return _builder(job, loaded)().to(job.model.device)
 
     return build
 

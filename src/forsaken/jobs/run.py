@@ -6,6 +6,7 @@ import io
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from forsaken.jobs.certificate import (
     ReadAs,
     Weights,
     extend,
+    file_hash,
     find_previous,
     make_certificate,
 )
@@ -41,8 +43,8 @@ from forsaken.jobs.code import UserModel
 from forsaken.jobs.configuration import Job, by_references, method_of
 from forsaken.jobs.disclosure import pooled, without_records
 from forsaken.jobs.formats import Format, load_model
-from forsaken.jobs.output import ARRAYS, MASK, RECORD_KEY, RESULT, check_there, weights_name
-from forsaken.jobs.references import Table, hand_on, key_place, table_for
+from forsaken.jobs.output import ARRAYS, MASK, RECORD_KEY, REFERENCES_KEY, RESULT, check_there, weights_name
+from forsaken.jobs.references import Table, hand_on, key_place, table_for, without_table
 from forsaken.jobs.rows import Reader
 from forsaken.jobs.sets import JobSets, prepared_for, read_sets
 from forsaken.jobs.stays import forgotten_by_removal, measured_again, what_stays, without_vocabulary
@@ -57,6 +59,7 @@ from forsaken.result import (
     Counts,
     LayerChange,
     OracleQuality,
+    RequestFacts,
     Result,
     SampleTable,
     TargetClaim,
@@ -214,6 +217,8 @@ def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Pa
         handed_on = hand_on(ready.table, job, ready.loaded, ready.sets, unlearned.model, folder, progress)
         stated, notes, warnings = handed_on[0], notes + handed_on[1], warnings + handed_on[2]
     hashes = record_hashes(ready.sets.rows["forget"].content, key)
+    request, late = _request(job)
+    warnings += [*late, *without_table(job)]
     result = build_result(
         ready.loaded.model,
         unlearned,
@@ -230,6 +235,7 @@ def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Pa
         oracle=_quality(ready.oracle, answers["before"]),
         chain=chain.summary(),
         cleaning=None if cleaned is None else Cleaning(**cleaned),
+        request=request,
         facts={**unlearned.details.facts, "drift": moved},
         notes=notes,
         warnings=warnings,
@@ -252,6 +258,7 @@ def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Pa
         total_seconds=time.perf_counter() - begun,
         mask_kept=kept,
         references=stated,
+        files=_written(folder, goal),
     )
     if signing is not None:
         certificate = certificate.sign(signing)
@@ -444,6 +451,23 @@ def _answers(ready: Prepared, taken: JobSets, after: object, progress: Progress)
             raise SettingsError("[oracle] retrained has other classes than the model; name one trained like it")
     progress(Tick(STAGE, STEPS, STEPS))
     return found
+
+
+def _request(job: Job) -> tuple[RequestFacts | None, list[str]]:
+    """Return the case number and the day it is due, where the job tells them, and a warning if that day has passed."""
+    case, due = job.request.case, job.request.due
+    if case is None and due is None:
+        return None, []
+    found = RequestFacts(case=case, due=None if due is None else due.isoformat())
+    late = 0 if due is None else (datetime.now(UTC).date() - due).days
+    days = "1 day" if late == 1 else f"{late} days"
+    return found, [f"the request was due on {due}, {days} before this run"] if late > 0 else []
+
+
+def _written(folder: Path, weights: Path) -> dict[str, str]:
+    """Return the SHA-256 by name of what lies in the folder beside the weights; keys and the mask are left out."""
+    private = {weights.name, RECORD_KEY, REFERENCES_KEY, MASK}
+    return {path.name: file_hash(path) for path in sorted(folder.iterdir()) if path.name not in private}
 
 
 def _counts(sets: JobSets, found: Judgement) -> Counts:

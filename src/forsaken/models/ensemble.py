@@ -282,6 +282,7 @@ class _Masked(nn.Module):
     def __init__(self, keep: float) -> None:
         super().__init__()
         self.keep = keep
+        self.p = 1 - keep  # attention of Hugging Face models asks its dropout layer for the share, and draws itself
         self.register_buffer("noise", torch.ones(()))
 
     def forward(self, x: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ import numpy as np
 
 from forsaken._files import write_atomically
 from forsaken._random import checked_seed
+from forsaken._untrusted import UnreadableError, parse_json, read_at_most
 from forsaken.data.samples import Samples
 from forsaken.errors import OracleError
 from forsaken.models.logits import Forward, posteriors
@@ -28,6 +30,12 @@ _FORMAT = "forsaken.shadow-oracle"
 _VERSION = 1
 _TOP = 3  # posteriors that the trees see, or all where there are fewer classes
 _TREES = 100
+_MOST_BYTES, _MOST = 2**26, 10**6  # of a file; of classes
+_INDICES = ("left_children", "right_children", "split_indices", "default_left")
+_NUMBERS = ("split_conditions", "base_weights", "loss_changes", "sum_hessian")
+_LARGEST = 3.4e38  # of a float32
+_NO_PARENT = 2**31 - 1  # XGBoost's word for it
+_SCORE = re.compile(r"\[?[0-9.]{1,20}(E-?[0-9]{1,3})?\]?")
 _SETTINGS = {"max_depth": 4, "eta": 0.1, "objective": "binary:logistic", "nthread": 1}
 
 
@@ -139,41 +147,88 @@ class ShadowOracle(Oracle):
     def load(cls, path: str | os.PathLike[str]) -> ShadowOracle:
         """Read an oracle that `save` wrote. Nothing is unpickled."""
         try:
-            content = json.loads(Path(path).read_bytes())
+            content = parse_json(read_at_most(path, _MOST_BYTES))
         except OSError as error:
             raise OracleError(f"cannot read {path}: {error.strerror}") from error
-        except ValueError as error:
-            raise OracleError(f"{path} is not an oracle: it is not JSON ({error})") from error
+        except UnreadableError as error:
+            raise OracleError(f"{path} is not an oracle: {error}") from error
         if not isinstance(content, dict) or content.get("format") != _FORMAT:
             raise OracleError(f"{path} is not an oracle: expected JSON that ShadowOracle.save wrote")
         if content.get("version") != _VERSION:
             raise OracleError(f"{path} has version {content.get('version')!r}, this package reads {_VERSION}")
         booster = _trees().Booster()
         try:
-            classes = int(content["classes"])
-            _check_trees(content["trees"], min(classes, _TOP))
-            booster.load_model(bytearray(json.dumps(content["trees"]).encode()))
-            fits = booster.num_features() == min(classes, _TOP)
-        except (KeyError, TypeError, ValueError, _trees().core.XGBoostError) as error:
+            classes = content["classes"]
+            booster.load_model(bytearray(json.dumps(_rebuilt(content["trees"], classes)).encode()))
+        except (KeyError, TypeError, ValueError, AttributeError, _trees().core.XGBoostError) as error:
             raise OracleError(f"{path} is damaged: its trees cannot be read") from error
-        if not fits:
-            raise OracleError(f"{path} is damaged: its trees do not fit {classes} classes")
         booster.set_param({"nthread": _SETTINGS["nthread"]})
         return cls(booster, classes)
 
 
-def _check_trees(content: Any, features: int) -> None:
-    """Raise a ValueError unless every tree is one: XGBoost itself follows whatever links a file gives it."""
-    for tree in content["learner"]["gradient_booster"]["model"]["trees"]:
-        count = int(tree["tree_param"]["num_nodes"])
-        left, right, splits = tree["left_children"], tree["right_children"], tree["split_indices"]
-        if count < 1 or {len(part) for part in (left, right, splits)} != {count} or tree.get("categories"):
-            raise ValueError("nodes")
-        for at, (one, two, split) in enumerate(zip(left, right, splits, strict=True)):
-            leaf = one == two == -1
-            inside = at < one < count and at < two < count
-            if not (leaf or inside) or not 0 <= split < features:
+def _rebuilt(content: Any, classes: Any) -> dict[str, Any]:
+    """Return XGBoost's description of an oracle, made anew from the checked splits and leaves of a file.
+
+    XGBoost trusts what it reads: a wrong index makes it read memory that is not its own. So of the file's numbers only
+    those of `_rebuilt_tree` and the two below are passed on, and everything else is written here.
+    """
+    if type(classes) is not int or not 2 <= classes <= _MOST:
+        raise ValueError("classes")
+    features, learner = min(classes, _TOP), content["learner"]
+    given = learner["gradient_booster"]["model"]
+    trees = [_rebuilt_tree(tree, at, features) for at, tree in enumerate(given["trees"])]
+    score, version = learner["learner_model_param"]["base_score"], content["version"]
+    if not _SCORE.fullmatch(score) or not 0 < float(score.strip("[]")) < 1:
+        raise ValueError("base score")
+    if len(version) != 3 or not all(type(part) is int and 0 <= part <= _MOST for part in version):
+        raise ValueError("version")
+    count = {"num_parallel_tree": "1", "num_trees": str(len(trees))}
+    model: dict[str, Any] = {"gbtree_model_param": count, "tree_info": [0] * len(trees), "trees": trees}
+    model["iteration_indptr"] = list(range(len(trees) + 1))
+    if "cats" in given:  # versions before 3.1 know no categories
+        model["cats"] = {"enc": [], "feature_segments": [], "sorted_idx": []}
+    about = {"base_score": score, "boost_from_average": "1", "num_class": "0", "num_target": "1"}
+    return {
+        "version": version,
+        "learner": {
+            "attributes": {},
+            "feature_names": [],
+            "feature_types": [],
+            "gradient_booster": {"name": "gbtree", "model": model},
+            "learner_model_param": about | {"num_feature": str(features)},
+            "objective": {"name": _SETTINGS["objective"], "reg_loss_param": {"scale_pos_weight": "1"}},
+        },
+    }
+
+
+def _rebuilt_tree(tree: Any, number: int, features: int) -> dict[str, Any]:
+    """Return one tree, in which every node but the first must have exactly one parent, which stands before it."""
+    left, right, splits, defaults = indices = [tree[name] for name in _INDICES]
+    count = len(left)
+    if any(len(part) != count or {type(one) for one in part} != {int} for part in indices):
+        raise ValueError("indices")
+    parents: list[int | None] = [None] * count
+    for at, children in enumerate(zip(left, right, strict=True)):
+        if children == (-1, -1):
+            continue
+        for child in children:
+            if not at < child < count or parents[child] is not None:
                 raise ValueError("links")
+            parents[child] = at
+    if None in parents[1:] or not all(0 <= split < features for split in splits) or not set(defaults) <= {0, 1}:
+        raise ValueError("nodes")
+    for part in (tree[name] for name in _NUMBERS):
+        if len(part) != count or not all(type(one) in (int, float) and abs(one) <= _LARGEST for one in part):
+            raise ValueError("numbers")
+    sizes = {"num_nodes": count, "num_feature": features, "num_deleted": 0, "size_leaf_vector": 1}
+    return {
+        **{name: tree[name] for name in (*_INDICES, *_NUMBERS)},
+        **{name: [] for name in ("categories", "categories_nodes", "categories_segments", "categories_sizes")},
+        "split_type": [0] * count,
+        "parents": [_NO_PARENT, *parents[1:]],
+        "id": number,
+        "tree_param": {name: str(size) for name, size in sizes.items()},
+    }
 
 
 def _trees() -> Any:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from forsaken._checks import Problems
 from forsaken._files import write_atomically
 from forsaken._random import checked_seed, torch_seed
+from forsaken._untrusted import UnreadableError, parse_json, read_safetensors
 from forsaken.errors import OracleError
 from forsaken.models.logits import Forward
 from forsaken.models.train import usable_device
@@ -204,17 +205,15 @@ class WhiteBoxOracle(Oracle):
     def load(cls, path: str | os.PathLike[str], *, device: str | torch.device = "cpu") -> WhiteBoxOracle:
         """Read an oracle that `save` wrote. Nothing is unpickled."""
         try:
-            with safetensors.safe_open(os.fspath(path), framework="pt") as file:
-                header = file.metadata() or {}
-                state = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
-        except (safetensors.SafetensorError, OSError) as error:
+            header, state = read_safetensors(path)
+        except (UnreadableError, OSError) as error:
             raise OracleError(f"cannot read {path} as a white-box oracle: {error}; give a file of its save") from error
         if header.get("format") != _FORMAT:
             raise OracleError(f"{path} is not a white-box oracle; expected a file that WhiteBoxOracle.save wrote")
         if header.get("version") != _VERSION:
             raise OracleError(f"{path} has version {header.get('version')!r}, this package reads {_VERSION!r}")
         try:
-            about = json.loads(header["oracle"])
+            about = parse_json(header["oracle"])
             network = _from_file(about, state)
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise OracleError(f"{path} is damaged: its networks cannot be read; fit the oracle again") from error

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from forsaken._files import make_folder, write_atomically
 from forsaken._keys import new_record_key, read_record_key, remove_empty_key, write_record_key
 from forsaken._random import Purpose, generator, torch_seed
+from forsaken._untrusted import read_safetensors
 from forsaken.data.nest import concatenate, leaves, length, row_keys, shape_of
 from forsaken.data.samples import Samples
 from forsaken.engine import fan_out
@@ -481,11 +482,11 @@ class CrossFit:
         if path is None or not path.is_file():
             return None
         try:
-            with safetensors.safe_open(path, framework="pt") as file:
-                logits, seconds = file.get_tensor("logits"), float((file.metadata() or {})["seconds"])
-                views = None if self.views is None else file.get_tensor("views")
-                unseen = None if self.unseen is None else file.get_tensor("unseen")
-        except (safetensors.SafetensorError, OSError, KeyError, ValueError):
+            about, tensors = read_safetensors(path)
+            logits, seconds = tensors["logits"], float(about["seconds"])
+            views = None if self.views is None else tensors["views"]
+            unseen = None if self.unseen is None else tensors["unseen"]
+        except (OSError, KeyError, ValueError):  # an `UnreadableError` is a `ValueError`
             return None  # damaged: the fold is trained again, and the file replaced
         whole = logits.dim() == 2 and len(logits) == len(self.rows_of(at)[1]) and logits.dtype == torch.float32
         parts = [part for part in (logits, views, unseen) if part is not None]

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
-import safetensors
 import safetensors.torch
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -26,6 +25,7 @@ from torch import Tensor, nn
 from forsaken._files import write_atomically
 from forsaken._keys import key_file, read_record_key, write_record_key
 from forsaken._random import torch_seed
+from forsaken._untrusted import UnreadableError, read_safetensors
 from forsaken.errors import DataError, DataNotFoundError, ModelError, SettingsError
 from forsaken.models.augment import AUGMENTATIONS, View
 from forsaken.models.logits import Forward, as_module
@@ -33,6 +33,7 @@ from forsaken.references.curvature import Curvature
 from forsaken.references.fitting import Costs, FoldModels, Origin, UnbuiltModel, Views
 from forsaken.references.rows import CLAIMED, LEAST, WIDTH, ReferenceRows, checked_key
 from forsaken.references.worth import Worth
+from forsaken.result import problems_of
 from forsaken.types import Array
 
 if TYPE_CHECKING:
@@ -177,14 +178,12 @@ def load(
 def _read(path: Path) -> tuple[_Header, dict[str, Tensor]]:
     """Return the header and the tensors of a file, checked."""
     try:
-        with safetensors.safe_open(os.fspath(path), framework="pt") as file:
-            about = file.metadata() or {}
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
+        about, tensors = read_safetensors(path)
     except FileNotFoundError as error:
         raise DataNotFoundError(
             f"there is no table of references {path}; make one with: forsaken references fit"
         ) from error
-    except (safetensors.SafetensorError, OSError) as error:
+    except (UnreadableError, OSError) as error:
         raise DataError(f"{path} cannot be read as a table of references ({error}); restore it, or fit anew") from error
     if about.get("format") != FORMAT:
         raise DataError(f"{path} is a safetensors file but no table of references; check the path")
@@ -192,9 +191,7 @@ def _read(path: Path) -> tuple[_Header, dict[str, Tensor]]:
         header = _Header.model_validate_json(about["about"])
         _check(header, tensors)
     except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False, include_context=False)[0]
-        where = ".".join(str(part) for part in first["loc"])[:40]
-        raise DataError(f"{path} is damaged (header: {where}: {first['msg']}); restore it, or fit anew") from None
+        raise DataError(f"{path} is damaged (header: {problems_of(error)}); restore it, or fit anew") from None
     except (LookupError, ValueError) as error:
         raise DataError(f"{path} is damaged ({type(error).__name__}: {error}); restore it, or fit anew") from error
     return header, tensors

@@ -15,8 +15,9 @@ from markupsafe import Markup
 
 from forsaken._files import write_atomically
 from forsaken.jobs.disclosure import TOO_FEW
+from forsaken.jobs.output import REPORT
 from forsaken.report import figures, tables, words
-from forsaken.report.saved import REPORT, Run, read_run
+from forsaken.report.saved import Run, read_run
 
 _PROFILES = {
     "quick": "one shadow model's verdict; it can find a failure, and proves little",
@@ -49,8 +50,10 @@ _CALLED: tuple[Callable[..., Any], ...] = (
     words.changed,
     words.clipped,
     words.counted,
+    words.heading,
     words.left_to_do,
     words.percent,
+    words.plain,
     words.summary,
 )
 _SHARED: dict[str, Any] = {each.__name__: each for each in _CALLED} | {
@@ -59,6 +62,7 @@ _SHARED: dict[str, Any] = {each.__name__: each for each in _CALLED} | {
     "MAX_SAMPLES": tables.MAX_SAMPLES,
     "MEMBER": words.MEMBER,
     "STOPPED": words.STOPPED,
+    "GLOSSARY": words.GLOSSARY,
     "PROFILES": _PROFILES,
     "TOLD_FROM": _TOLD_FROM,
     "TOO_FEW": TOO_FEW,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from forsaken._untrusted import UnreadableError, read_npz
 from forsaken.auditing.result import Audit
 from forsaken.errors import OutputError
 from forsaken.jobs.certificate import Certificate
@@ -91,12 +90,9 @@ def _read_arrays(path: Path, forgotten: int, *, per_record: bool) -> dict[str, A
         raise OutputError(f"there is no {ARRAYS} in {path.parent}, which the pictures need", remedy=Result.remedy)
     wanted = [f"{model}_{part}" for model in ("before", "after", "retrained") for part in _PARTS]
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: np.asarray(file[name]) for name in wanted if name in file.files}
-    except (OSError, ValueError, TypeError, KeyError, EOFError, AttributeError, SyntaxError, MemoryError) as error:
-        raise damaged(f"its arrays cannot be read ({error})") from error
-    except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, OverflowError) as error:
-        raise damaged(f"it is not a readable archive ({error})") from error
+        _, arrays = read_npz(path, wanted)
+    except (OSError, UnreadableError) as error:
+        raise damaged(str(error)) from error
     for name in ("before_forget", "after_forget") if per_record or forgotten >= LEAST_RECORDS else ():
         if name not in arrays:
             raise damaged(f"it has no array {name}")

@@ -6,10 +6,12 @@ Pure functions of a checked result. An engineer hands these sentences on, so non
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 
 from forsaken.jobs.certificate import Certificate
 from forsaken.jobs.disclosure import TOO_FEW
 from forsaken.result import Result, Retrained
+from forsaken.unlearning.forsaken.targets import OUT_OF_FOLD
 
 MEMBER = 0.5  # a sample with a higher membership score is taken for a member
 WEAK = 0.6  # an oracle of less balanced accuracy is hardly better than a coin
@@ -26,8 +28,28 @@ STOPPED = {
     "calibrated": "the records had come as near to their targets as samples that were never seen are",
     "tolerance": "the records had come so near to their targets that models which never saw them differ by more",
     "line-search": "no further step made the objective smaller",
-    "not-memorised": "the records were not memorised, so nothing was changed",
+    "not-memorised": "by the method's own measure the records were not memorised, so nothing was changed",
 }
+
+
+# What the page's own words mean, for those who meet them here.
+GLOSSARY = (
+    ("record, sample", "one row of the training data: a picture, a text, a line of a table"),
+    ("memorised", "the model is surer of a record than it is of records that it was never trained on"),
+    ("retrained model", "a model trained in the same way without the records: the yardstick for forgetting"),
+    ("reference", "what a model that never saw a record answers about it, or a sample that was never trained on"),
+    ("oracle", "a program that guesses from a model's answers whether it was trained on a record"),
+    ("member", "a record that an oracle takes for training data"),
+    ("FR, forgetting rate", "of the records that the oracle took for members before, the share that it no longer does"),
+    ("CFR", "the same for records that were to be kept: damage beside the goal, lower is better"),
+    ("AUC", "how well a test tells two groups apart: 0.5 is chance; 1 is always, and 0 tells as much"),
+    ("confidence, posterior", "the share that the model gives to its answer, from 0 to 1"),
+    ("floor", "the range in which retrained models lie among themselves: nothing can be nearer than that"),
+    ("U-LiRA, LiRA, RMIA", "attacks that try to tell, record by record, what a model was trained on"),
+    ("drift", "how far the weights have moved, as a share of their size"),
+    ("keyed hash", "a code for a record that only the holder of the key can make or compare"),
+    ("certificate", "a signed statement of what was done to which weights; it holds no record"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +77,81 @@ def summary(result: Result) -> Summary:
         limits: tuple[str, ...] = (result.target.shown, f"Not shown: {not_shown[:1].lower()}{not_shown[1:]}")
     else:
         was = "was" if result.counts.forget == 1 else "were"
-        headline = f"There was nothing to forget: the {count} {was} not memorised"
+        known = evidence(result)
+        headline = f"Nothing was changed: that the {count} {was} not memorised is not shown"
+        if known is not None:
+            headline = f"Nothing was changed: the {count} {was} not found memorised"
         done = (
             f"By the method's own measure, the {count} {was} no nearer to memorised than samples that the model was "
             "never trained on, so no weight was changed and the model is as it was."
         )
         limits = (
-            "That nothing was found memorised is a finding of this one test; it does not prove that the model holds no "
-            "trace of the records.",
+            f"Nothing but the method's own measure and {known} speaks for it; that does not prove that the model holds "
+            "no trace of the records."
+            if known is not None
+            else "The method's own measure spares work, and does not prove that the model holds no trace of the "
+            "records: it compares averages, and an attack that takes each record by itself may still recognise all of "
+            "them. A table of references (forsaken references fit), an oracle of a shadow model ([oracle]) or forsaken "
+            "audit would show it.",
         )
     return Summary(headline, (done, *_verdict(result), *_separation(result)), _cost(result), _sure(result), limits)
+
+
+def plain(result: Result, certificate: Certificate | None = None) -> tuple[str, ...]:
+    """Return what happened, for somebody who knows data protection and not machine learning."""
+    count = counted(result.counts.forget, "record")
+    case = "" if result.request is None or result.request.case is None else f" (case {result.request.case})"
+    asked = f"On {moment(result, certificate)} the model was asked to forget {count} of its training data{case}."
+    done = (
+        "Its inner numbers were changed so that it answers about them as a model would that had never been trained on "
+        "them; it was not trained again."
+        if changed(result)
+        else "A test found no sign that it knew them better than others, so it was left as it was."
+    )
+    if result.accuracy_before is None or result.accuracy_after is None:
+        cost = "How well it still does its work was not measured."
+    else:
+        was, now = (f"{100 * share:.1f} %" for share in (result.accuracy_before, result.accuracy_after))
+        tried = counted(result.counts.test, "sample")
+        cost = f"On {tried} that it had never seen it was right in {was} of the cases before and in {now} after."
+    safe = (
+        "Neither this page nor the certificate shows a record: they are named by codes that mean nothing without the "
+        "key."
+        if certificate is not None
+        else "This page shows no record."
+    )
+    rest = (
+        "This changes one file. Other copies of the old model, and the training data, still hold the records until "
+        "somebody deletes them: the list below says what is left to do."
+    )
+    return (asked, done, cost, safe, rest)
+
+
+def moment(result: Result, certificate: Certificate | None = None) -> str:
+    """Return the day of the run for people, as the certificate or else the result tells it."""
+    text = result.provenance.get("time") if certificate is None else certificate.time
+    try:
+        told = datetime.fromisoformat(str(text))
+    except ValueError:
+        return "an unknown day"
+    return f"{told.day} {told:%B %Y}"
+
+
+def heading(result: Result, certificate: Certificate | None = None) -> list[tuple[str, str]]:
+    """Return the facts at the top of the page: whose request, of which model, when, and who answers for it."""
+    request = result.request
+    found = [
+        ("case", None if request is None else request.case),
+        ("due", None if request is None else request.due),
+        ("model", None if certificate is None else clipped(certificate.weights.new.name, 60)),
+        ("records", f"{result.counts.forget:,}"),
+        ("date", moment(result, certificate)),
+        ("request", None if result.chain is None else f"number {len(result.chain.links)} on this model"),
+    ]
+    if certificate is not None:
+        signature = certificate.signature
+        found.append(("signed by", "nobody" if signature is None else f"key {clipped(signature.keyid, 40)}"))
+    return [(name, value) for name, value in found if value is not None]
 
 
 def left_to_do(result: Result, certificate: Certificate | None = None) -> list[str]:
@@ -89,6 +176,17 @@ def left_to_do(result: Result, certificate: Certificate | None = None) -> list[s
     if certificate is not None and certificate.signature is None:
         found.append("Sign the certificate if others are to rely on it: anyone could have written an unsigned one.")
     return found
+
+
+def evidence(result: Result) -> str | None:
+    """Return what besides the method's own measure says that the samples were not memorised; None if nothing does.
+
+    References do, which are the answers of models that never saw the samples, and so does an oracle that takes none of
+    the samples for a member.
+    """
+    if result.target.target == OUT_OF_FOLD:
+        return "the answers of models that never saw the records"
+    return "an oracle that takes none of them for a member" if result.counts.memorised_before == 0 else None
 
 
 def changed(result: Result) -> bool:

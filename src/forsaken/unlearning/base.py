@@ -7,9 +7,10 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import Field, asdict, dataclass, field, fields, is_dataclass
+from inspect import Parameter, Signature
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Self, TypeVar, final
+from typing import Any, ClassVar, Generic, Self, TypeVar, cast, final
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from torch import nn
 from torch.utils.data import DataLoader, SequentialSampler
 
 from forsaken._checks import Problems
+from forsaken._html import bullets, paragraph, table
 from forsaken._random import checked_seed
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError, MaskError, ModelError, NothingForgottenError, SettingsError, UnknownNameError
@@ -104,6 +106,18 @@ class Unlearned(Generic[M]):
         told = "".join(f"; {note}" for note in self.notes)
         changed = f"density {self.density:.4f}" if self.details.mask is None else repr(self.details.mask)
         return f"Unlearned({self.stopped}, {self.iterations} iterations, {self.seconds:.2f} s, {changed}{told})"
+
+    def _repr_html_(self) -> str:
+        """Return the result as a notebook shows it."""
+        rows = [
+            ("method", self.method.partition("(")[0]),
+            ("stopped", self.stopped),
+            ("iterations", self.iterations),
+            ("seconds", f"{self.seconds:.2f}"),
+            ("share of weights changed", f"{self.density:.3f}"),
+        ]
+        hint = "What was forgotten is not known yet: forsaken.audit(model, result.model, forget, ...) measures it."
+        return table("A request to forget", rows) + bullets(self.notes) + paragraph(hint)
 
     @property
     def mask(self) -> Mask:
@@ -264,9 +278,33 @@ def labelled(request: Request, name: str, classes: int) -> Samples:
     return found
 
 
+def setting_parameters(owner: type[Unlearner]) -> list[Parameter]:
+    """Return what the constructor of a method takes, in the order of `Unlearner.names`, with types and defaults."""
+    own = {each.name: each for each in fields(cast("Any", owner))}
+    inner = {name: _entry(own[where].default, entry) for name, (where, entry) in owner.flat.items()}
+    return [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=each.default, annotation=each.type)
+        for name, each in {**own, **inner}.items()
+    ]
+
+
+def _entry(group: Any, name: str) -> Field[Any]:
+    return next(each for each in fields(group) if each.name == name)
+
+
+class _Constructor:
+    """The signature of a method's constructor, for help() and completion: `Unlearner.__new__` takes any keyword."""
+
+    def __get__(self, method: Unlearner | None, owner: type[Unlearner]) -> Signature:
+        if method is not None or not is_dataclass(owner):
+            raise AttributeError("__signature__")  # a method itself is called with data, as __call__ says
+        return Signature(setting_parameters(owner))
+
+
 class Unlearner(ABC):
     """An unlearning method. Subclasses take settings in the constructor and implement `run`."""
 
+    __signature__ = _Constructor()
     about: ClassVar[About]
     changes_weights: ClassVar[bool] = True
     keeps_mask: ClassVar[bool] = False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from inspect import signature
 from typing import Any, TypeVar
 
 from forsaken.errors import UnknownNameError
@@ -11,7 +13,7 @@ from forsaken.references.curvature import Curvature
 from forsaken.references.table import References
 from forsaken.types import Progress
 from forsaken.unlearning.bad_teacher import BadTeacher
-from forsaken.unlearning.base import Unlearned, Unlearner
+from forsaken.unlearning.base import Unlearned, Unlearner, setting_parameters
 from forsaken.unlearning.ct import Ct
 from forsaken.unlearning.do_nothing import DoNothing
 from forsaken.unlearning.fine_tune import FineTune
@@ -64,8 +66,19 @@ def build(name: str, settings: dict[str, Any], *, references: bool = False) -> U
 
 
 M = TypeVar("M")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
+def _showing_settings(function: F) -> F:
+    """Let help() and completion see the settings of the default method, which the function takes as ``**settings``."""
+    plain = signature(function)
+    *own, rest = plain.parameters.values()
+    shown = plain.replace(parameters=[*own, *setting_parameters(Forsaken), rest])
+    function.__signature__ = shown  # type: ignore[attr-defined]
+    return function
+
+
+@_showing_settings
 def unlearn(
     model: M,
     forget: object,

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import shlex
+import tomllib
 from pathlib import Path
 
 import pytest
 import typer
+from job_folders import toml
 from typer.testing import CliRunner, Result
 
 from forsaken.cli.init import init
 from forsaken.errors import OutputError
-from forsaken.jobs.configuration import read_job
+from forsaken.jobs.configuration import read_job, target_of
+from forsaken.references.fitting import Costs
 
 
 def run(*words: str) -> Result:
@@ -40,12 +43,32 @@ def test_says_what_comes_next(here: Path) -> None:
     lines = run().stdout.splitlines()
     assert lines[0] == "forsaken.toml"
     assert "fill in" in lines[1]
-    assert lines[2].endswith("forsaken unlearn forsaken.toml --dry-run")
-    assert len(lines) == 3
+    assert "forsaken references fit forsaken.toml " in lines[2]
+    assert lines[4].endswith("forsaken unlearn forsaken.toml --dry-run")
+    assert len(lines) == 5
+
+
+def test_leads_with_references(here: Path) -> None:
+    run()
+    job = read_job(here / "forsaken.toml")
+    assert job.references is not None
+    assert job.references.folds == 4
+    assert job.audit.recipe is not None
+    assert job.data.train is not None
+    assert target_of(job) == "out-of-fold"
+    text = (here / "forsaken.toml").read_text()
+    assert "from the fifth request on at the earliest" in text
+    assert Costs(4.0, 4).break_even() == 5
+    # Taking out what the comment names leaves the job for those who have no training data.
+    tables = tomllib.loads(text)
+    without = {name: tables[name] for name in ("model", "method", "output")}
+    without["data"] = {"forget": "forget.parquet", "reference": "reference.parquet"}
+    (here / "less.toml").write_text(toml(without))
+    assert target_of(read_job(here / "less.toml")) == "class-mean"
 
 
 def test_the_command_it_names_can_be_pasted_into_a_shell(here: Path) -> None:
-    advice = run("my job [1].toml").stdout.splitlines()[2]
+    advice = run("my job [1].toml").stdout.splitlines()[4]
     command = shlex.split(advice.split(". ", 1)[1])
     assert command == ["forsaken", "unlearn", "my job [1].toml", "--dry-run"]
     assert (here / "my job [1].toml").is_file()

@@ -167,7 +167,7 @@ def test_a_table_made_by_hand_is_no_traceback(tmp_path: Path, words: tuple[str, 
     )
     ended = forsaken("references", *words, job)
     assert ended.code == 2
-    assert "is damaged (header: origin.costs.trainings: " in ended.err
+    assert "is damaged (header: origin.costs.trainings is too large" in ended.err
 
 
 def test_a_debt_is_told_by_verify(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

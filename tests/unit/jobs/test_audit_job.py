@@ -460,7 +460,7 @@ def test_slow_first_steps_are_not_multiplied(
     """After a warm-up 5 and 25 steps are timed: set-up counts once. Where the warm-up took long it is all there is."""
     job = finished(tmp_path / "job", audit={"recipe": RECIPE | {"epochs": 100}})
     times = iter(clock)
-    monkeypatch.setattr("forsaken.jobs.audit.time.perf_counter", lambda: next(times))
+    monkeypatch.setattr("forsaken.jobs.references.time.perf_counter", lambda: next(times))
     with user_code(job.parent):
         cost = audit_cost(planned(job, profile="standard", models=4))
     steps = 100 * 5  # 132 training records in batches of 32

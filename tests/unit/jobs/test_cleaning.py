@@ -195,7 +195,7 @@ def test_an_npz_file_loses_the_rows_of_every_array_that_has_them(tmp_path: Path,
             np.testing.assert_array_equal(found[name], expected)
 
 
-@pytest.mark.parametrize(("more", "words"), [("more", "holds objects"), ("file", "one called 'f")])
+@pytest.mark.parametrize(("more", "words"), [("more", "objects are refused"), ("file", "array called 'f")])
 def test_an_npz_file_that_cannot_be_written_anew_falls_back_to_a_list(tmp_path: Path, more: str, words: str) -> None:
     odd = np.array([{}, None], dtype=object) if more == "more" else np.zeros(2)
     with (tmp_path / "odd.npy").open("wb") as out:

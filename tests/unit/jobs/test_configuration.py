@@ -63,12 +63,12 @@ MODEL, DATA, METHOD = "[model]", "[data]", "[method]"
 WRONG: list[tuple[str, str, str]] = [
     # keys and tables
     ('weights = "model', 'wieghts = 1\nweights = "model',
-     "line 3: [model] wieghts is unknown, expected one of arguments, device, factory, forward, trusted, weights; "
+     "line 3: [model] wieghts is unknown, expected one of arguments, base, device, factory, forward, trusted, weights; "
      "did you mean 'weights'?"),
     (METHOD, "[method]\n[orcale]", "line 8: [orcale] is unknown, expected one of audit, chain, data, method, "
-     "model, oracle, output, references; did you mean 'oracle'?"),
+     "model, oracle, output, references, request; did you mean 'oracle'?"),
     (MODEL, "weights = 1\n[model]", "line 1: [weights] is unknown, expected one of audit, chain, data, method, model, "
-     "oracle, output, references; the key belongs to [model] or [method] or [oracle]"),
+     "oracle, output, references, request; the key belongs to [model] or [method] or [oracle]"),
     (MODEL, "path = 1\n[model]", "line 1: [path] is unknown, expected one of audit, chain, data, method, "),
     (MODEL, "chain = 1\n[model]", "line 1: [chain] is 1, expected a table with limits such as max_drift = 2.0"),
     (MODEL, "[[chain]]\n[model]", "line 1: [chain] is a list, expected a table with limits such as max_drift = 2.0"),
@@ -431,7 +431,7 @@ def without(text: str, *keys: str) -> str:
 
 
 def test_the_template_is_short_and_valid_as_it_stands(tmp_path: Path) -> None:
-    assert len(TEMPLATE.splitlines()) < 140
+    assert len(TEMPLATE.splitlines()) < 180
     assert max(map(len, TEMPLATE.splitlines())) <= 120
     job = job_of(TEMPLATE, tmp_path)
     assert job.model.weights == "model.safetensors"
@@ -448,7 +448,9 @@ def test_every_setting_is_in_the_template() -> None:
 
 
 def test_the_template_s_defaults_are_the_defaults(tmp_path: Path) -> None:
-    plain, full = (job_of(text, tmp_path) for text in (TEMPLATE, without(uncommented(TEMPLATE), "file", "trusted")))
+    plain, full = (
+        job_of(text, tmp_path) for text in (TEMPLATE, without(uncommented(TEMPLATE), "file", "trusted", "base"))
+    )
     for table, key in [("model", "device"), ("data", "label"), ("method", "name"), ("method", "seed"),
                        ("output", "mask"),
                        ("output", "cleaned")]:  # fmt: skip
@@ -457,15 +459,17 @@ def test_the_template_s_defaults_are_the_defaults(tmp_path: Path) -> None:
 
 def test_every_optional_setting_of_the_template_can_be_used(tmp_path: Path) -> None:
     full = uncommented(TEMPLATE)
-    shadow = job_of(without(full, "file", "trusted"), tmp_path)
+    shadow = job_of(without(full, "file", "trusted", "base"), tmp_path)
     assert shadow.oracle is not None
     assert shadow.oracle.nonmembers == Source(path="shadow-nonmembers.parquet")
     assert shadow.chain.max_accuracy_loss == 0.02
     head, tail = full.split("[oracle]")
-    saved = job_of(without(head, "trusted") + "[oracle]" + without(tail, "weights", "members", "nonmembers"), tmp_path)
+    saved = job_of(
+        without(head, "trusted", "base") + "[oracle]" + without(tail, "weights", "members", "nonmembers"), tmp_path
+    )
     assert saved.oracle is not None
     assert saved.oracle.file == "oracle.json"
-    learnt = without(full, "factory", "arguments", "file", "weights", "members", "nonmembers", "retrained")
+    learnt = without(full, "factory", "arguments", "base", "file", "weights", "members", "nonmembers", "retrained")
     learnt = learnt.replace("[model]", '[model]\nweights = "model.skops"').replace(
         "[oracle]", '[oracle]\nfile = "o.json"'
     )

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from job_folders import SHADOW, WIDTH, build, digests, forsaken, run, world, write_job, write_world
+from job_folders import RECIPE, SHADOW, WIDTH, build, digests, forsaken, run, world, write_job, write_world
 from PIL import Image
 
 from forsaken.jobs.code import user_code
@@ -29,6 +29,7 @@ KEYS = {
     "forget_confidence",
     "separation",
     "references",
+    "offer",
     "missing",
     "notes",
 }
@@ -183,3 +184,23 @@ def test_no_bar_stops_short(folder: Path) -> None:
     with user_code(folder):
         dry_run(job, lambda tick: last.update({tick.stage: tick}))
     assert (last["judge"].done, last["judge"].total) == (12, 12)
+
+
+def test_references_are_offered_with_their_cost_where_they_can_be_made(tmp_path: Path) -> None:
+    folder = write_world(tmp_path / "job")
+
+    def tried(**changes: Any) -> dict[str, Any]:
+        with user_code(folder):
+            return dry_run(read_job(write_job(folder, **changes)))
+
+    found = tried(audit={"recipe": RECIPE})
+    assert found["offer"]["trainings"] == 8
+    assert found["offer"]["seconds"] > 0
+    assert found["offer"]["break_even"] is None or found["offer"]["break_even"] >= 9
+    assert any("forsaken references fit" in text for text in found["notes"])
+    for changes in ({}, {"data": {"train": None}}, {"method": {"target": "uniform"}}):
+        assert tried(**changes)["offer"] is None
+    told = tried()["notes"]
+    assert any("on average" in text and "a recipe in [audit]" in text for text in told)
+    ended = forsaken("unlearn", write_job(folder, audit={"recipe": RECIPE}), "--dry-run")
+    assert "A table of references takes at most 8 trainings" in ended.out

@@ -415,6 +415,53 @@ def test_a_killed_fit_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert len(References.load(folder / TABLE).logits(x())) == 132
 
 
+def test_a_fit_whose_table_cannot_be_written_goes_on_without_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = write_job(write_world(tmp_path / "job"), references={"folds": 3}, audit=AUDIT)
+    folder = job.parent
+
+    def full(*given: Any) -> None:
+        raise OutputError("No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("forsaken.references.store.write_table", full)
+        with pytest.raises(OutputError, match="No space left"):
+            fit(job)
+    assert len(list((folder / f".{TABLE}.unfinished").glob("fold-*"))) == 3
+    assert len(read_record_key(folder / SECRET)) == 32
+
+    def trains(*given: Any, rows: list[Any], **named: Any) -> Any:
+        assert rows == [], "every fold was finished"
+        return iter(())
+
+    monkeypatch.setattr("forsaken.references.fitting.train_many", trains)
+    # The key beside the table is there now, and was the unfinished fit's: the folds are found under it.
+    assert fit(job)["folds"] == 3
+    assert left_over(folder) == []
+
+
+@pytest.mark.parametrize("content", [b"", bytes(65)])
+def test_a_key_without_content_does_not_stop_a_fit(tmp_path: Path, content: bytes) -> None:
+    job = write_job(write_world(tmp_path / "job"), references={"folds": 2}, audit=AUDIT)
+    left = job.parent / f".{TABLE}.unfinished"
+    left.mkdir()
+    for key in (left / "references.key", job.parent / SECRET):
+        key.write_bytes(content)
+    assert fit(job)["folds"] == 2
+    assert len(References.load(job.parent / TABLE)) == 132
+    (job.parent / SECRET).write_bytes(b"abcdef")
+    with pytest.raises(SettingsError, match="was cut off"):
+        fit(job, force=True)
+
+
+def test_a_table_beside_a_stopped_fit_is_refused_with_its_leftovers_named(tmp_path: Path) -> None:
+    job = tabled(tmp_path / "job")
+    (job.parent / f".{TABLE}.unfinished").mkdir()
+    with pytest.raises(OutputError, match=r"unfinished is left from a fit that was stopped: delete it"):
+        fit(job)
+
+
 def test_references_that_were_trained_on_or_drawn_tell_no_spread(tmp_path: Path) -> None:
     folder = write_world(tmp_path / "job")
     (folder / "forget.parquet").unlink()

@@ -164,7 +164,7 @@ def test_missing_numbers_have_a_reason(tmp_path: Path) -> None:
 
 def test_nothing_to_forget(tmp_path: Path) -> None:
     page = page_of(tmp_path, not_memorised(make_result()))
-    assert "<h1>There was nothing to forget: the 12 records were not memorised</h1>" in page
+    assert "<h1>Nothing was changed: that the 12 records were not memorised is not shown</h1>" in page
     assert "No weight was changed." in page
 
 
@@ -346,3 +346,15 @@ def test_a_large_audit_stays_a_small_page(tmp_path: Path) -> None:
     audit["margins"] = [spread | {"row": row % 12} for row in range(100)]
     without = write_report(save_run(tmp_path / "without", make_result())).stat().st_size
     assert write_report(save_run(tmp_path / "with", make_result(), audit=audit)).stat().st_size < without + 200_000
+
+
+def test_the_page_begins_with_what_everybody_wants_to_know(tmp_path: Path) -> None:
+    table = make_result() | {"request": {"case": "2026-<117>", "due": "2026-12-01"}}
+    page = page_of(tmp_path / "audited", table, audit=make_audit("full"))
+    places = [page.index(f'id="{name}"') for name in ("plain", "todo", "audit", "numbers", "settings", "glossary")]
+    assert places == sorted(places)
+    page = page_of(tmp_path / "certified", table, make_certificate())
+    top = page[: page.index('id="plain"')]
+    assert "<dd>2026-&lt;117&gt;</dd>" in top
+    assert "<dd>2026-12-01</dd>" in top
+    assert "<dd>model.safetensors</dd>" in top

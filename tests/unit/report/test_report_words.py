@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 from report_runs import bare, make_certificate, make_result, not_memorised, typed, without_oracle
 
-from forsaken.report.words import left_to_do, members, summary, why_none
+from forsaken.report.words import GLOSSARY, heading, left_to_do, members, plain, summary, why_none
 
 
 def everything(result: dict[str, Any]) -> str:
@@ -88,7 +89,7 @@ def test_what_can_still_be_told_apart() -> None:
 def test_nothing_to_forget() -> None:
     result = not_memorised(make_result())
     said = summary(typed(result))
-    assert said.headline == "There was nothing to forget: the 12 records were not memorised"
+    assert said.headline == "Nothing was changed: that the 12 records were not memorised is not shown"
     assert "the 12 records were no nearer to memorised than" in said.done[0]
     assert "no weight was changed" in said.done[0]
     assert "It took under 0.01 s." in " ".join(summary(typed(result | {"seconds": 0.004, "retrain": None})).cost)
@@ -101,7 +102,22 @@ def test_nothing_to_forget() -> None:
 def test_one_record() -> None:
     assert summary(typed(make_result(1))).headline == "A request to forget 1 record, carried out in 1.25 s"
     assert "rests on 1 record only" in everything(make_result(1))
-    assert summary(typed(not_memorised(make_result(1)))).headline.endswith("the 1 record was not memorised")
+    assert summary(typed(not_memorised(make_result(1)))).headline.endswith(
+        "that the 1 record was not memorised is not shown"
+    )
+
+
+def test_that_nothing_was_memorised_takes_evidence_beyond_the_method_s_own_measure() -> None:
+    result = not_memorised(make_result())
+    plain = everything(result)
+    assert "There was nothing to forget" not in plain
+    assert "may still recognise all of them" in plain
+    by_oracle = result | {"counts": result["counts"] | {"memorised_before": 0, "memorised_after": 0}}
+    by_references = result | {"target": result["target"] | {"target": "out-of-fold"}}
+    for told, words in ((by_oracle, "an oracle that takes none of them"), (by_references, "models that never saw")):
+        assert summary(typed(told)).headline == "Nothing was changed: the 12 records were not found memorised"
+        assert words in everything(told)
+        assert "may still recognise" not in everything(told)
 
 
 def test_what_is_left_to_do() -> None:
@@ -140,3 +156,34 @@ def test_records_that_are_too_alike_are_told() -> None:
         result | {"separation": alike}
     )
     assert "more alike" not in everything(result)
+
+
+def test_the_heading_says_whose_request_and_who_answers_for_it() -> None:
+    table = make_result() | {"request": {"case": "2026-117", "due": "2026-12-01"}}
+    found = dict(heading(typed(table), make_certificate()))
+    assert list(found) == ["case", "due", "model", "records", "date", "request", "signed by"]
+    assert (found["case"], found["due"], found["model"]) == ("2026-117", "2026-12-01", "model.safetensors")
+    assert (found["records"], found["date"], found["request"]) == ("12", "3 January 2026", "number 3 on this model")
+    assert re.fullmatch("key [0-9a-f]{16}", found["signed by"])
+    assert dict(heading(typed(make_result()), make_certificate(signed=False)))["signed by"] == "nobody"
+    assert set(dict(heading(typed(make_result())))) == {"records", "date", "request"}
+
+
+def test_plain_words_for_those_who_know_data_protection() -> None:
+    table = make_result() | {"request": {"case": "2026-117", "due": None}}
+    text = " ".join(plain(typed(table), make_certificate()))
+    assert text.startswith("On 3 January 2026 the model was asked to forget 12 records of its training data (case 2026")
+    assert "95.0 % of the cases before and in 90.0 % after" in text
+    for word in ("AUC", "posterior", "oracle", "logit", "FR", "gradient", "weights"):
+        assert word not in text, word
+    left = " ".join(plain(typed(not_memorised(make_result()))))
+    assert "left as it was" in left
+    assert "This page shows no record." in left
+    strange = typed(make_result() | {"provenance": {"time": "yesterday"}})
+    assert plain(strange)[0].startswith("On an unknown day")
+
+
+def test_the_glossary_has_the_words_of_the_page() -> None:
+    words = " ".join(name for name, _ in GLOSSARY)
+    for word in ("FR", "CFR", "AUC", "oracle", "member", "retrained", "U-LiRA", "drift", "keyed hash", "floor"):
+        assert word in words, word

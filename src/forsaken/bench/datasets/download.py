@@ -85,6 +85,8 @@ def _alone(folder: Path) -> Iterator[None]:
         lock.acquire(timeout=0)
     except Timeout as error:
         raise OutputError(f"another process is getting a dataset into {folder}; wait until it is done") from error
+    except OutputError as error:
+        raise error.with_remedy(f"name another folder in {VARIABLE}") from error
     except OSError as error:
         raise OutputError(f"cannot write to {folder}: {error.strerror}; name another folder in {VARIABLE}") from error
     try:

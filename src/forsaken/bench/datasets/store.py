@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import json
 import os
 import zlib
 from collections.abc import Iterator, Sequence
@@ -16,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
+from forsaken._untrusted import parse_json, read_at_most
 from forsaken.bench.datasets.registry import DATASETS, Dataset
 from forsaken.data.readers import IMAGE, LABEL, NAME, SPLIT, TEXT, from_table, labels_of, read_parquet
 from forsaken.data.records import Records
@@ -24,6 +24,7 @@ from forsaken.types import Array, Progress, Tick, silent
 
 VARIABLE = "FORSAKEN_DATA"
 WRITTEN = "normalised.json"  # SHA-256 of every Parquet file that `get_dataset` wrote
+_MOST_BYTES = 2**24  # of a file of checksums
 
 
 def data_folder() -> Path:
@@ -195,7 +196,7 @@ def originals_of(dataset: Dataset, folder: Path) -> dict[str, Path]:
 def recorded(path: Path) -> dict[str, str]:
     """Return the checksums, by file name, that a JSON file notes; none where there is no such file."""
     try:
-        found: Any = json.loads(path.read_bytes())
+        found: Any = parse_json(read_at_most(path, _MOST_BYTES))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:

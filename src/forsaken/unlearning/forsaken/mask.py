@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from forsaken._files import write_atomically
+from forsaken._untrusted import UnreadableError, parse_json, read_safetensors
 from forsaken.errors import MaskError
 from forsaken.models.logits import as_given, as_module
 from forsaken.models.weights import fingerprint, same_bits
@@ -164,13 +165,11 @@ class Mask:
     def load(cls, path: str | os.PathLike[str]) -> Mask:
         """Read a mask that `save` wrote. Nothing is unpickled."""
         try:
-            with safetensors.safe_open(os.fspath(path), framework="pt") as file:
-                about = file.metadata() or {}
-                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
+            about, tensors = read_safetensors(path)
         except FileNotFoundError as error:
             raise MaskError(f"there is no mask file {path}") from error
-        except (safetensors.SafetensorError, OSError) as error:
-            raise MaskError(f"{path} is not a mask: it is not a readable safetensors file ({error})") from error
+        except (UnreadableError, OSError) as error:
+            raise MaskError(f"{path} is not a mask, or damaged: {error}") from error
         if about.get("format") != _FORMAT:
             raise MaskError(f"{path} is a safetensors file but not a mask; expected one that Mask.save wrote")
         if about.get("version") not in _READ:
@@ -237,7 +236,7 @@ def _from_file(about: Mapping[str, str], tensors: Mapping[str, Tensor]) -> Mask:
             entries[name] = part
         elif f"index/{name}" not in tensors:
             raise ValueError(f"{key} has no positions")
-    trainable, settings = int(about["trainable"]), json.loads(about["settings"])
+    trainable, settings = int(about["trainable"]), parse_json(about["settings"])
     if trainable < 1 or not isinstance(settings, dict):
         raise ValueError(f"trainable is {trainable}, or the settings are not a table")
     return Mask(entries, trainable, about["base"], about["new"], settings)

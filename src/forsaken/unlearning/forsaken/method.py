@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -57,6 +57,37 @@ OPTIMISERS: dict[str, Callable[..., Found]] = {"lbfgs": lbfgs, "owlqn": owlqn}
 _PENALTY = 1e-3
 _VIEWS = 4.0  # the tolerance for views is so many times that for samples: attackers do not know the views
 _SPREAD = 0.5  # distance of two models that never saw a sample, over their logits' size, where it was not measured
+
+
+class Settings(TypedDict, total=False):
+    """Every setting of `Forsaken` with its type, for editors and type checkers; what they mean is told there."""
+
+    target: str
+    optimiser: str
+    distance: str
+    penalty: float
+    penalty_share: float | None
+    importance: str
+    scaling: Scaling | Mapping[str, Any]
+    anchors: Anchors | Mapping[str, Any]
+    solver: Solver | Mapping[str, Any]
+    schedule: Schedule | Mapping[str, Any]
+    parameters: Filter | None
+    batch_size: int | None
+    power: float
+    floor: float
+    weights: str
+    anchor: float
+    anchor_references: int
+    damping: float
+    tolerance: float
+    rounds: int
+    steps: int
+    frozen_prefix: float
+    views: int | None
+    iterations: int
+    history: int
+    stop: str
 
 
 @dataclass(frozen=True, kw_only=True, init=False)
@@ -153,9 +184,9 @@ class Forsaken(Unlearner):
     )
     batch_size: int | None = whole(None, "samples in a pass; by default all, of pictures and texts fewer", least=1)
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, **settings: Unpack[Settings]) -> None:
         found = Problems(type(self).__name__)
-        for name, value in grouped(type(self), settings, self.flat, found).items():
+        for name, value in grouped(type(self), dict(settings), self.flat, found).items():
             object.__setattr__(self, name, tuple(value) if name == "parameters" and isinstance(value, list) else value)
         self.check_settings(found)
 
@@ -239,10 +270,15 @@ class Forsaken(Unlearner):
     def _unchanged(
         self, space: ParameterSpace, student: nn.Module, target: Target, facts: dict[str, Any], notes: list[str]
     ) -> Details:
-        notes.append(
-            "nothing was changed: the forget samples are no nearer to memorised than the references are (for "
-            'mislabelled samples with known true labels use target="corrected")'
-        )
+        if target.name in BY_REFERENCES:
+            notes.append("nothing was changed: the model answers the samples as the references do already")
+        else:
+            notes.append(
+                "nothing was changed: on average the forget samples are no nearer to memorised than samples that the "
+                "model never saw. That spares work; it does not show that the samples are not memorised, which takes "
+                "references of models that never saw them (forsaken.References) or an audit (for mislabelled samples "
+                'with known true labels use target="corrected")'
+            )
         mask = record(space, torch.zeros_like(space.start), student, self.settings)
         return Details("not-memorised", 0, 0, (), mask, facts | {"distance_after": target.before}, tuple(notes))
 

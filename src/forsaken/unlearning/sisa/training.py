@@ -271,18 +271,17 @@ class CheckpointStore:
     def generation(self) -> Path:
         """Make and return a new folder; no two calls get the same, in this process or another."""
         number = 0
-        try:
-            make_folder(self.folder)
-            while True:
-                new = self.folder / f"generation-{number:03d}"
-                try:
-                    make_folder(new, 0o700, new=True)
-                except FileExistsError:
-                    number += 1
-                else:
-                    return new
-        except OSError as error:
-            raise OutputError(f"cannot make {self.folder} for checkpoints: {error.strerror}") from error
+        make_folder(self.folder)
+        while True:
+            new = self.folder / f"generation-{number:03d}"
+            try:
+                make_folder(new, 0o700, new=True)
+            except OutputError as error:
+                if not isinstance(error.__cause__, FileExistsError):
+                    raise
+                number += 1
+            else:
+                return new
 
 
 def kept_stages(slices: int, a_checkpoint: int, room: float) -> tuple[int, ...]:
