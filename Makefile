@@ -39,7 +39,7 @@ check: $(READY)  ## lint, format, types, dead code and the documentation's links
 	$(MAKE) --no-print-directory docs
 
 docs: $(READY)  ## the documentation site, into runs/site; a link that leads nowhere is an error
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # with --quiet it would forget to be strict
 
 format: $(READY)  ## put the code into the house format
 	$(BIN)/ruff check --fix .

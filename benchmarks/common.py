@@ -17,6 +17,7 @@ from forsaken.bench.trial import View, prepare
 from forsaken.provenance import provenance, source_hash
 
 RESULTS = Path(__file__).parent / "results"
+MOVED = 0.25  # the mean density below which a peer left most models as they were (salun changes half of the weights)
 
 
 def origin() -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import RESULTS
+from common import MOVED, RESULTS
 from torch import Tensor
 
 from forsaken import Forsaken
@@ -110,7 +110,7 @@ def peers(task: str) -> dict[str, Row]:
         nearest = "digits-pictures" if task.startswith(PICTURES) else "reuters-35-11"
         source = kind if (RESULTS / f"baselines-{kind}.json").exists() else nearest
         best = json.loads((RESULTS / f"baselines-{source}.json").read_bytes())["settings"]
-    for name in PEERS:
+    for name in (name for name in PEERS if name in best):
         found[name] = Row(OrNothing(method=build(name, best[name])))  # what was best may diverge on another original
         if f"{name}, all kept" in best and task.startswith(FEW):
             found[f"{name}, all kept"] = Row(OrNothing(method=build(name, best[f"{name}, all kept"])), None, "all")
@@ -118,7 +118,10 @@ def peers(task: str) -> dict[str, Row]:
 
 
 def chosen(rows: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the settings of each peer whose AUC and accuracy are nearest to a retrained model's."""
+    """Return the settings of each peer whose AUC and accuracy are nearest to a retrained model's.
+
+    Settings that diverge on most originals, and so leave them as they were, are refused; a peer may have no other.
+    """
     aim = rows["retrained"]["accuracy"]
 
     def distance(row: dict[str, Any]) -> float:
@@ -126,17 +129,18 @@ def chosen(rows: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
     found: dict[str, dict[str, Any]] = {}
     for name in dict.fromkeys(row.split(":")[0] for row in rows if ":" in row):
-        of_peer = [row for key, row in rows.items() if key.startswith(f"{name}:")]
-        found[name] = min(of_peer, key=distance)["settings"]
+        of_peer = [row for key, row in rows.items() if key.startswith(f"{name}:") and row["density"] > MOVED]
+        if of_peer:
+            found[name] = min(of_peer, key=distance)["settings"]
     return found
 
 
 def tried(task: str) -> dict[str, Row]:
     """Return the peers with every setting that is tried, on the seeds of the tuning."""
     rates = {
-        "salun": (1e-4, 1e-3, 1e-2, 1e-1),
-        "neggrad-plus": (1e-2, 3e-2, 1e-1, 3e-1),
-        "scrub": (3e-3, 3e-2, 0.3, 3.0),
+        "salun": (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0),
+        "neggrad-plus": (1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0),
+        "scrub": (3e-5, 3e-4, 3e-3, 3e-2, 0.3, 3.0),
     }
     found = {}
     for name in PEERS:
@@ -209,9 +213,31 @@ def tune(task: str) -> dict[str, Row]:
     return {name: ours(**each) for name, each in changes.items()}
 
 
+def matching(task: str) -> dict[str, Row]:
+    """Return oracle matching with every setting that is tried, given the references that a user can have."""
+    kept = "tenth" if task.startswith(PICTURES) else "all"  # its 20 |D| retain samples are drawn from these
+    return {
+        f"oracle-matching: {rate:g}, {epochs} epochs": Row(
+            OrNothing(method=build("oracle-matching", {"learning_rate": rate, "epochs": epochs})), grouped(4), kept
+        )
+        for rate in (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
+        for epochs in (4, 13)
+    }
+
+
+def matched(task: str) -> dict[str, Row]:
+    """Return oracle matching, tuned by --rows matching on seed 100 if that was run, and Forsaken, both with K = 4."""
+    path, rows = RESULTS / f"out-of-fold-{task}-matching-100.json", list(matching(task).values())
+    best = chosen(json.loads(path.read_bytes())["rows"])["oracle-matching"] if path.exists() else {}
+    row = replace(rows[0], method=OrNothing(method=build("oracle-matching", best)))
+    return {"K = 4 by group": ours(grouped(4), views=0), "oracle-matching, K = 4 by group": row}
+
+
 PRESETS: dict[str, Callable[[str], dict[str, Row]]] = {
     "attacks": attacks,
     "confirm": confirm,
+    "matched": matched,
+    "matching": matching,
     "peers": tried,
     "rivals": peers,
     "tune": tune,

@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from common import RESULTS
+from common import MOVED, RESULTS
 from tables import markdown
 
 from forsaken.auditing.relearning import MOST
@@ -21,9 +21,9 @@ GUIDE = Path(__file__).parents[1] / "docs" / "guide"
 NOTES = Path(__file__).parent / "notes"
 PAGES = (GUIDE / "references.md", NOTES / "out-of-fold.md")
 PICTURE = GUIDE.parent / "images" / "before-after.svg"
+FOLDS = 4  # of the tables whose costs were measured (benchmarks/request_costs.py)
 PEERS = ("salun", "neggrad-plus", "scrub")
 NEIGHBOURS = ("near", "mirrored", "shifted")
-MOVED = 0.25  # the mean density below which a peer left most models as they were (salun changes half of the weights)
 TASKS = tuple(
     sorted(
         path.name.removeprefix("out-of-fold-").removesuffix("-rivals-0.json")
@@ -331,9 +331,41 @@ def worth_of() -> str:
     return markdown([*lines, ("all", "", "", "", "", "", "", f"{near} of {cases}")])
 
 
+def alternatives_of(batches: tuple[int, ...] = (1, 10, 100)) -> str:
+    """Return what each of N requests costs, as a share of one retraining, beside what a user could do in its place."""
+    lines: list[tuple[str, ...]] = [
+        ("scenario", "what is done", *(f"{count} request{'s' * (count > 1)}" for count in batches), "what it gives up")
+    ]
+    for path in sorted(RESULTS.glob("request-costs-*.json")):
+        content = json.loads(path.read_bytes())
+        mean, name = content["mean"]["request"], f"`{content['task']}`"
+        table = FOLDS * mean["train_seconds"] / mean["retrain_seconds"]
+        shares = {
+            f"Forsaken, table of {FOLDS} folds included": [mean[f"amortised_{count}"] for count in batches],
+            "retrain for every request": [1.0 for _ in batches],
+            "retrain once for the batch": [1 / count for count in batches],
+            "deploy the reference": [table / count for count in batches],
+        }
+        given_up = (
+            "what the references are worth",
+            "nothing",
+            "requests wait until the batch is full",
+            f"the deployed model lacks 1/{FOLDS} of the data, and serves requests of one fold only",
+        )
+        for (what, values), lost in zip(shares.items(), given_up, strict=True):
+            lines.append((name, what, *(f"{value:.2f}" for value in values), lost))
+    return markdown(lines)
+
+
 def blocks() -> dict[str, str]:
     """Return every table of the pages, by the name that marks its place."""
-    found = {"summary": summary_of(), "costs": costs_of(), "attacks": attacks_of(), "worth": worth_of()}
+    found = {
+        "alternatives": alternatives_of(),
+        "attacks": attacks_of(),
+        "costs": costs_of(),
+        "summary": summary_of(),
+        "worth": worth_of(),
+    }
     for task in TASKS:
         found[f"rivals {task}"] = table_of(task, "rivals")
         if task in MEASURED:

@@ -28,6 +28,7 @@ class Purpose(IntEnum):
     TEACHER_ROWS = 22
     SALIENCY_ROWS = 23
     FRESH_WEIGHTS = 24
+    MATCHED_ROWS = 25
     SHARDS = 41
     SHARD_WEIGHTS = 42
     SLICE_ORDER = 43

@@ -50,6 +50,8 @@ class ForsakenError(Exception):
     remedy : str
         What to do, in terms of the Python interface. The command line shows its own by field (`with_remedy`).
 
+    Examples
+    --------
     >>> str(ForsakenError(field="seed", value=-1, expected="a whole number >= 0", remedy="leave it out"))
     'seed is -1, expected a whole number >= 0; leave it out'
     """

@@ -27,6 +27,7 @@ from forsaken.unlearning.gradient_ascent import GradientAscent
 from forsaken.unlearning.l1_sparse import L1Sparse
 from forsaken.unlearning.msg import Msg
 from forsaken.unlearning.neggrad_plus import NegGradPlus
+from forsaken.unlearning.oracle_matching import OracleMatching
 from forsaken.unlearning.retrain import Retrain
 from forsaken.unlearning.salun import SalUn
 from forsaken.unlearning.scrub import Scrub
@@ -79,6 +80,8 @@ ROWS: dict[str, Row] = {
     "bad-teacher": row("bad-teacher", BadTeacher),
     "msg": row("msg", Msg, pictures=True, share=0.8),
     "ct": row("ct", Ct, pictures=True),
+    "oracle-matching": row("oracle-matching", OracleMatching, learning_rate=3e-3, epochs=13),
+    "oracle-matching, convolutions": row("oracle-matching", OracleMatching, pictures=True, learning_rate=3e-3),
     "retrain": row("retrain", Retrain, trains=True),
     "smu": row("smu", Smu, trains=True),
     "sisa": row("sisa", Sisa, trains=True, shards=2, slices=2),
@@ -177,6 +180,8 @@ def call(method: Unlearner, task, **more: Any) -> Any:
         "retain": task.retain,
         "training": task.training,
     }
+    if "references" in method.about.needs:  # logits of models that never saw the samples: they know nothing of them
+        data["targets"] = torch.zeros(len(task.forget[0]), 4)
     return method(task.model, **(data | more))
 
 

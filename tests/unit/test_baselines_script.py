@@ -101,7 +101,8 @@ def test_rows_have_names_of_their_own_and_every_method(script: ModuleType) -> No
     rows = list(script.rows())
     names = [row for row, _, _ in rows]
     assert len(set(names)) == len(names)
-    assert {name for _, name, _ in rows} == set(METHODS)
+    by_references = {"oracle-matching"}  # benchmarks/out_of_fold.py compares it, where every original has references
+    assert {name for _, name, _ in rows} == set(METHODS) - by_references
     assert [row for row, _, whole in rows if whole] == [f"{name}, all kept" for name in script.PEERS]
     assert (script.BARE, "sisa", False) in rows
     assert script.own("digits", script.BARE) == {"slices": 10, "space": 0}

@@ -93,10 +93,12 @@ def test_saved_margins_are_read_back(tmp_path: Path) -> None:
 def test_settings_of_peers_are_those_nearest_to_retraining(script: ModuleType) -> None:
     rows = {
         "retrained": {"auc": 0.5, "accuracy": 0.9},
-        "scrub: 1": {"auc": 0.95, "accuracy": 0.9, "settings": {"learning_rate": 1}},
-        "scrub: 2": {"auc": 0.7, "accuracy": 0.89, "settings": {"learning_rate": 2}},
-        "scrub: 3": {"auc": 0.5, "accuracy": 0.2, "settings": {"learning_rate": 3}},
-        "scrub, all kept: 1": {"auc": 0.1, "accuracy": 0.95, "settings": {"learning_rate": 4}},
+        "scrub: 1": {"auc": 0.95, "accuracy": 0.9, "density": 1.0, "settings": {"learning_rate": 1}},
+        "scrub: 2": {"auc": 0.7, "accuracy": 0.89, "density": 1.0, "settings": {"learning_rate": 2}},
+        "scrub: 3": {"auc": 0.5, "accuracy": 0.2, "density": 1.0, "settings": {"learning_rate": 3}},
+        "scrub: 4": {"auc": 0.6, "accuracy": 0.9, "density": 0.06, "settings": {"learning_rate": 5}},  # it diverged
+        "scrub, all kept: 1": {"auc": 0.1, "accuracy": 0.95, "density": 1.0, "settings": {"learning_rate": 4}},
+        "salun: 1": {"auc": 0.5, "accuracy": 0.9, "density": 0.0, "settings": {"learning_rate": 6}},
     }
     assert script.chosen(rows) == {"scrub": {"learning_rate": 2}, "scrub, all kept": {"learning_rate": 4}}
 

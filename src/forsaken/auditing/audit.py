@@ -305,13 +305,13 @@ class _AuditRun:
 
 def _held_out(references: object, method: Unlearner | None, sets: Sets) -> HeldOut | None:
     """Return how the references of the originals are made; None for a method that uses none."""
-    if getattr(method, "target", None) != OUT_OF_FOLD:
+    if method is None or (getattr(method, "target", None) != OUT_OF_FOLD and "references" not in method.about.needs):
         return None
     if isinstance(references, HeldOut):
         return references
     if not isinstance(references, References):
         raise SettingsError(
-            'the method has target="out-of-fold", and every original of the ensemble needs references of its own',
+            "the method goes by references, and every original of the ensemble needs references of its own",
             field="references",
             remedy="give references=, the table that the method was given",
         )

@@ -19,8 +19,8 @@ app = typer.Typer(
 JobFile = Annotated[Path, typer.Argument(help=r"The job file, with a table \[references].")]
 
 SENSITIVE = (
-    "Keep the table as you keep the training data, and its key apart from it: what it says about a row carries no "
-    "trace of that row, but of the others."
+    "Keep the table as safe as the training data, and its key in another place: the answers about a row come from a "
+    "model that never saw this row, but that did see others."
 )
 _GOAL = 0.55  # as in forsaken.references.worth, which takes long to import
 SENSITIVE_MODELS = "The models kept in it remember rows as the model itself does."
@@ -132,7 +132,7 @@ def _worth(found: dict[str, Any]) -> list[tuple[str, str]]:
 
 _NAMES = {
     "views": "views of each row",
-    "claimed": "rows that are somebody's word",
+    "claimed": "rows whose answers were handed in",
     "forgotten": "rows forgotten so far",
     "models_kept": "models kept",
     "models_owe": "forgotten rows that these remember",
@@ -141,7 +141,7 @@ _NAMES = {
 
 def _pays(request: int | None) -> str:
     if request is None:
-        return "Nothing was trained for the table, so that there is nothing to make up for."
+        return "No model was trained for the table, so it is cheaper than retraining from the first request on."
     return (
         f"From request {request} on the table is cheaper than retraining for each request; for fewer requests "
         "retraining is cheaper."

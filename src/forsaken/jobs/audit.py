@@ -409,8 +409,8 @@ def _retrained(job: Job, sets: JobSets, warnings: list[str]) -> Any:
     if len(own) == len(ours) and all(torch.equal(one, two) for one, two in zip(own, ours, strict=True)):
         return other.model
     warnings.append(
-        "[oracle] retrained prepares the records in a way of its own, so that it cannot stand beside the audit's "
-        "numbers; the run's own table has it"
+        "[oracle] retrained is a pipeline that prepares the records by steps of its own, so the audit cannot compare "
+        "its numbers with that model; the table of the run shows them"
     )
     return None
 

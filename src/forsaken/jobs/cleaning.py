@@ -78,8 +78,8 @@ def write_cleaned(
     if mode == "dataset":
         suffix = "" if source is None or source.is_dir() else source.suffix.lower()
         if source is None or suffix not in _WRITERS:
-            what = "data without a file of their own" if source is None else f"a folder of pictures, {source.name}"
-            why = f"{ROWS_FILE} lists what is to leave the training data: they are {what}, and not written anew"
+            what = "data without a file of their own" if source is None else f"the folder of pictures {source.name}"
+            why = f"delete what {ROWS_FILE} lists from your training data: {what} cannot be rewritten here"
         else:
             try:
                 return _rewritten(source, gone, folder / f"cleaned{suffix}"), why

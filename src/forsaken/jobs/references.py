@@ -280,7 +280,8 @@ def extend_table(job: Job, *, progress: Progress = silent) -> dict[str, Any]:
             if table.forgotten:
                 notes.append(
                     f"{table.forgotten} rows were forgotten and left this table: where [data] train still holds them, "
-                    "they are in the table again now, and are as good as not forgotten"
+                    "they are in the table again, as if never forgotten; to undo this, take them out of train and "
+                    "extend the table as it was before"
                 )
             old = samples.rows(np.setdiff1d(np.arange(len(samples)), new))
             if not table.models:
@@ -481,13 +482,15 @@ class Table:
             doubts.append(f"none is: is {key_place(job)} the key of this table, and the table of this model?")
         if gone:
             rows = "1 row was" if gone == 1 else f"{gone} rows were"
-            doubts.append(f"{rows} forgotten and left it: where these records are among them, there is nothing to do")
+            doubts.append(
+                f"{rows} forgotten earlier and left it: if these are the same records, there is nothing to do"
+            )
         doubt = f" ({' '.join(doubts)})" if doubts else ""
         raise NotHeldOutError(
             f"{len(missing)} of {len(forget)} records to forget are not in the table of references {self.path}{doubt}, "
-            "so that nothing proves a model which never saw them; where the model learnt them later, add them with: "
-            f"forsaken references extend {job.path}; otherwise give them as the training data are given, of which "
-            "prepare must make the same inputs in every set",
+            "which therefore has no answer of a model that never saw them; where the model learnt them later, add them "
+            f"with: forsaken references extend {job.path}; otherwise check that [data] forget and train are read in "
+            "the same way, so that prepare makes the same inputs of a record in both",
             rows=missing.tolist(),
         )
 
@@ -546,8 +549,8 @@ def hand_on(
     if job.output.record_key is None:
         write_record_key(folder / REFERENCES_KEY, table.key)
     notes.append(
-        f"{REFERENCES} beside the new weights is the table of references without the forgotten records: name it in "
-        "[references] file from now on, and delete the old one, which still tells what models said about them"
+        f"the new {REFERENCES} beside the new weights no longer holds the forgotten records, and --after uses it for "
+        "the next request; delete the old table, which still holds what models answered about them"
     )
     if unfinished(read.path).is_dir():
         notes.append(

@@ -192,7 +192,7 @@ def check_chain(
         words = f"{len(strangers)} of the certificates given are not named in this one (first: SHA-256 {strangers[0]})"
         return Check("chain", False, words)
     if len(links) == 1:
-        return Check("chain", True, "by its own word the first request, so there is nothing before it")
+        return Check("chain", True, "the certificate says that this is the first request on the model")
     known = {earlier[other.sha256].number: other for other in previous}
     problem = next(_breaks({**known, len(links): certificate}, links), None)
     if problem:
@@ -229,9 +229,9 @@ def check_references(certificate: Certificate) -> Iterator[Check]:
     if stated is None:
         return
     how = "handed in" if stated.by == "claim" else f"{stated.folds} folds by {stated.by}"
-    words = f"by its own word a table of {stated.rows} rows ({how}) with SHA-256 {stated.sha256}"
+    words = f"the certificate states a table of {stated.rows} rows ({how}) with SHA-256 {stated.sha256}"
     if stated.claimed:
-        words += f", {stated.claimed} of them the word of whoever handed them in"
+        words += f", {stated.claimed} of them handed in by somebody and not measured here"
     if certificate.target is not None and not certificate.target.target.startswith("out-of-fold"):
         words += ", which the method did not go by"
     yield Check("references", None, f"{words}; {_owed(stated.models_owe)}" if stated.models_owe else words)

@@ -26,7 +26,7 @@ STOPPED = {
     "iterations": "it used all the iterations that it was allowed",
     "converged": "the objective no longer changed",
     "calibrated": "the records had come as near to their targets as samples that were never seen are",
-    "tolerance": "the records had come so near to their targets that models which never saw them differ by more",
+    "tolerance": "the records were closer to their targets than two models that never saw them are to each other",
     "line-search": "no further step made the objective smaller",
     "not-memorised": "by the method's own measure the records were not memorised, so nothing was changed",
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -54,6 +54,12 @@ class Descent(Unlearner):
     weight_decay: float = number(5e-4, "of the optimiser")
     freeze_batch_norm: bool = switch(False, "whether batch-norm layers keep their statistics")
 
+    def optimiser(self, weights: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        """Return the optimiser of a run, SGD."""
+        return torch.optim.SGD(
+            list(weights), lr=self.learning_rate, momentum=self.momentum, weight_decay=self.weight_decay
+        )
+
     def hint(self, details: Details) -> str:  # noqa: ARG002 (the answer is the same however it stopped)
         """Say which setting moves the weights."""
         return f"the steps were too small to change a number; raise learning_rate (it is {self.learning_rate:g})"
@@ -83,7 +89,7 @@ class DescentRun:
     weights : dict of str to Parameter
         The student's trainable parameters, which the optimiser holds.
     optimiser : Optimizer
-        SGD with the method's settings; hooks may be registered with it.
+        The method's own; hooks may be registered with it.
     history : list of Step
         One entry an epoch.
     """
@@ -91,12 +97,7 @@ class DescentRun:
     def __init__(self, method: Descent, student: nn.Module, request: Request) -> None:
         self.adapter = LogitModel(student, request.forward)
         self.weights = trainable(student)
-        self.optimiser = torch.optim.SGD(
-            list(self.weights.values()),
-            lr=method.learning_rate,
-            momentum=method.momentum,
-            weight_decay=method.weight_decay,
-        )
+        self.optimiser = method.optimiser(self.weights.values())
         self.history: list[Step] = []
         self._method, self._request, self._student = method, request, student
         self._mixes = not method.freeze_batch_norm and any(isinstance(each, _BatchNorm) for each in student.modules())

@@ -23,6 +23,7 @@ from forsaken.unlearning.gradient_ascent import GradientAscent
 from forsaken.unlearning.l1_sparse import L1Sparse
 from forsaken.unlearning.msg import Msg
 from forsaken.unlearning.neggrad_plus import NegGradPlus
+from forsaken.unlearning.oracle_matching import OracleMatching
 from forsaken.unlearning.retrain import Retrain
 from forsaken.unlearning.salun import SalUn
 from forsaken.unlearning.scrub import Scrub
@@ -42,6 +43,7 @@ METHODS: dict[str, type[Unlearner]] = {
     "l1-sparse": L1Sparse,
     "msg": Msg,
     "neggrad-plus": NegGradPlus,
+    "oracle-matching": OracleMatching,
     "retrain": Retrain,
     "salun": SalUn,
     "scrub": Scrub,

@@ -40,7 +40,7 @@ def test_fit_for_people(tmp_path: Path) -> None:
         "From request 3 on the table is cheaper than retraining for each request; for fewer requests retraining is "
         "cheaper.\n" in ended.out
     )
-    assert "Keep the table as you keep the training data" in ended.out
+    assert "Keep the table as safe as the training data" in ended.out
     assert "train models without a fold each" in ended.err, "there are bars"
 
 
@@ -134,7 +134,7 @@ def test_a_run_and_its_proof(tmp_path: Path) -> None:
     assert checked.code == 0
     assert "a table of 132 rows (2 folds by row)" in checked.out
     ended = forsaken("unlearn", job, "--out", tmp_path / "second")
-    assert "delete the old one" in ended.out
+    assert "delete the old table" in ended.out
 
 
 def test_one_key_in_two_files_and_an_audit_that_counts_references_apart(tmp_path: Path) -> None:

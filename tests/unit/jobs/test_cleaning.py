@@ -278,7 +278,7 @@ def test_pictures_are_listed_by_their_files_in_the_reader_s_order(tmp_path: Path
     goal, why = write_cleaned(place, [0, 2], tmp_path)
     assert goal.read_text() == "row,file\n0,a/z.PNG\n2,b/2.png\n"
     assert [path.name for path in picture_files(place)] == ["z.PNG", "10.png", "2.png"]
-    assert "a folder of pictures, pictures, and not written anew" in why
+    assert "the folder of pictures pictures cannot be rewritten here" in why
     with pytest.raises(InputError, match="row 3 is not in pictures"):
         write_cleaned(place, [3], tmp_path)
 

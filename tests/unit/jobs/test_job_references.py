@@ -554,7 +554,7 @@ def test_a_run_goes_by_the_table(tmp_path: Path) -> None:
     assert [result[name]["target"] for name in ("facts", "target", "settings")] == ["out-of-fold"] * 3
     assert result["facts"]["references"]["rows"] == 132
     told = " ".join(result["notes"])
-    assert "name it in [references] file from now on, and delete the old one" in told
+    assert "--after uses it for the next request; delete the old table" in told
     assert ".unfinished holds what models of a fit that was stopped" in told
     after = {name: value for name, value in digests(folder).items() if not name.startswith("forgotten/")}
     assert after == before, "the old table is as it was"
@@ -606,7 +606,7 @@ def test_one_request_after_another(tmp_path: Path) -> None:
         run(write_job(folder, "third.toml", references={"file": f"forgotten/{TABLE}"}), force=True)
     _, warning = run(later(folder, train="train.parquet"), force=True)["warnings"]
     assert warning.startswith("3 of 130 training samples that were to be kept are not in the table of references: wh")
-    with pytest.raises(NotHeldOutError, match=r"3 rows were forgotten and left it: where these records are among them"):
+    with pytest.raises(NotHeldOutError, match=r"3 rows were forgotten earlier and left it: if these are the same"):
         run(later(folder, train="train.parquet", forget={"of": "train", "ids": [120]}), force=True)
 
 
@@ -718,7 +718,7 @@ def test_handed_in_references_are_called_so(tmp_path: Path) -> None:
     assert (stated(out).by, stated(out).claimed, stated(out).folds) == ("claim", 132, 0)
     certificate = Certificate.read(out / "certificate.json")
     checked = verify_certificate(certificate, out / "model.safetensors").checks[-1]
-    assert ", 132 of them the word of whoever handed them in" in checked.words
+    assert ", 132 of them handed in by somebody and not measured here" in checked.words
     assert "did not go by" not in checked.words
     with pytest.raises(SettingsError, match=r'were handed in.*profile = "standard" works'):
         held_out_of(read_job(job), certificate, None)  # type: ignore[arg-type]
