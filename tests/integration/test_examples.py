@@ -315,6 +315,17 @@ def test_certificate_of_the_dataset_is_signed(dataset, tmp_path) -> None:
     assert done.returncode == 3
 
 
+@pytest.mark.parametrize("line", commands("free-references"))
+def test_models_of_a_cross_validation_serve_as_references(line, tmp_path) -> None:
+    for path in (EXAMPLES / "free-references").glob("*.py"):
+        shutil.copy(path, tmp_path)
+    done = shell(line, tmp_path)
+    assert done.returncode == 0, done.stderr
+    before, after = map(float, re.findall(r"([\d.]+) before, ([\d.]+) after", done.stdout)[0])
+    assert after < 0.2 * before
+    assert re.search(r"your word: (\d+) of \1", done.stdout)
+
+
 def test_table_of_examples_is_complete() -> None:
     text = (EXAMPLES / "README.md").read_text(encoding="utf-8")
     folders = sorted(path.parent.name for path in EXAMPLES.glob("*/forsaken.toml"))

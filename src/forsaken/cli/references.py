@@ -22,6 +22,7 @@ SENSITIVE = (
     "Keep the table as safe as the training data, and its key in another place: the answers about a row come from a "
     "model that never saw this row, but that did see others."
 )
+_GOAL = 0.55  # as in forsaken.references.worth, which takes long to import
 SENSITIVE_MODELS = "The models kept in it remember rows as the model itself does."
 
 
@@ -99,6 +100,7 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:
         rows.append(("rows added", f"{found['added']:,} ({how}, {found['added_seconds']:.1f} s)"))
     rows += [("rows", f"{found['rows']:,}"), ("classes", f"{found['classes']:,}")]
     rows.append(("folds", "none: the logits were handed in" if by == "claim" else f"{found['folds']} by {by}"))
+    rows += _worth(found)
     rows.append(("steps of each training", "not known" if found["steps"] is None else f"{found['steps']:,}"))
     rows.append(("training", f"{found['training_seconds']:.1f} s for {found['trainings']} models"))
     for requests, seconds in found["seconds_a_request"].items():
@@ -109,6 +111,22 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:
         rows.append(("spread on unseen samples", f"{found['spread']:.2f} of the logits' size"))
     for name in ("views", "claimed", "forgotten", "models_kept", "models_owe"):
         rows.append((_NAMES[name], f"{found[name]:,}"))
+    return rows
+
+
+def _worth(found: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return what is told about how well an attack would tell the references from retrained models."""
+    worth, budget = found["worth"], found["budget"]
+    rows = []
+    if worth is not None:
+        rows.append(("estimated AUC of an attack", f"{worth['auc']:.2f} ({worth['low']:.2f} to {worth['high']:.2f})"))
+        spreads = f"{worth['sigma']:.2f} by seed, {worth['data']:.2f} by missing rows, shift {worth['shift']:.2f}"
+        rows.append(("spreads of the margin", f"{spreads}, on {worth['samples']:,} unseen samples"))
+        needed = "more than can be had" if worth["folds_needed"] is None else f"{worth['folds_needed']:,}"
+        rows.append((f"folds for an AUC below {_GOAL}", needed))
+    if budget is not None:
+        why = "as many as are needed" if worth is not None and worth["auc"] < _GOAL else "as many as the budget allows"
+        rows.append(("how the folds were chosen", f"{why}, of {budget} trainings at most"))
     return rows
 
 

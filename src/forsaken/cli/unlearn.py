@@ -164,7 +164,7 @@ def _tell_dry_run(found: dict[str, Any]) -> None:
         shown.add_row(f"samples: {name}", "not named" if count is None else f"{count:,}")
     print_table(shown)
     if (offer := found["offer"]) is not None:
-        first, cost = offer["break_even"], f"{offer['trainings']} trainings once, about {offer['seconds']:.0f} s in all"
+        first, cost = offer["break_even"], f"at most {offer['trainings']} trainings once, {offer['seconds']:.0f} s"
         pays = "never" if first is None else f"from request {first} on"
         say(f"A table of references takes {cost}; it is {pays} cheaper than retraining for each request.")
     for each in found["missing"]:

@@ -223,12 +223,32 @@ class MaskFate(Part):
     kept: bool
 
 
+class ReferenceWorth(Part):
+    """How well an attack on single samples would tell the references from retrained models: an estimate.
+
+    `auc` with its interval from `low` to `high` follows from what models said about `samples` that none of them learnt:
+    `sigma` is the standard deviation between trainings that differ by their seeds (`pairs` of them were compared),
+    `data` what the rows that a fold's model lacks add to it, and `shift` the distance of the target beyond chance.
+    """
+
+    auc: Share
+    low: Share
+    high: Share
+    sigma: Amount
+    data: Amount
+    shift: Amount
+    folds: Count
+    samples: Count
+    pairs: Count
+
+
 class ReferenceTable(Part):
     """The table of references that the run read: its SHA-256, and how it came about.
 
     `forgotten` rows had been taken out of it before this run; `models_owe` is how many forgotten records the models
     kept in it still remember after this run. `views` is how many augmented copies of each row its models were asked
-    about too, and `view` what made them, where there were some.
+    about too, and `view` what made them, where there were some. `worth` is how well an attack would tell the references
+    from retrained models, where it was estimated.
     """
 
     sha256: Digest
@@ -242,6 +262,7 @@ class ReferenceTable(Part):
     models_owe: Count
     views: AtLeastOne | None = None
     view: Words | None = None
+    worth: ReferenceWorth | None = None
 
 
 class Chain(Part):

@@ -34,6 +34,7 @@ from pydantic_core import PydanticCustomError
 
 from forsaken.auditing.result import Profile
 from forsaken.errors import DataNotFoundError, SettingsError
+from forsaken.references.table import BUDGET
 from forsaken.unlearning.base import Unlearner
 from forsaken.unlearning.forsaken.targets import OUT_OF_FOLD
 from forsaken.unlearning.methods import METHODS, build
@@ -131,6 +132,12 @@ def _check(fits: Callable[[str], bool]) -> AfterValidator:
     return AfterValidator(checked)
 
 
+def _folds(value: Any) -> Any:
+    if value != "auto" and (isinstance(value, bool) or not isinstance(value, int) or not 2 <= value <= _MOST_FOLDS):
+        raise ValueError("not as expected")
+    return value
+
+
 def _is_name(text: str) -> bool:
     return text.isidentifier() and not keyword.iskeyword(text)
 
@@ -201,6 +208,7 @@ Side = Annotated[int, Field(strict=True, ge=1, le=10_000)]
 Limit = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Augmentation = Annotated[Literal["mirror-shift", "word-dropout"], Field(description='"mirror-shift" or "word-dropout"')]
 
+_MOST_FOLDS = 512
 _ORIGINS = ("path", "python", "of")
 _SETS = ("forget", "reference", "retain", "train", "test")
 _TRUE_OR_FALSE = "true or false"
@@ -377,7 +385,10 @@ class ReferenceSettings(Settings):
     expected = "a table with settings such as folds = 4"
 
     file: PathText = Field(default="references.safetensors", description='a path such as "references.safetensors"')
-    folds: int = Field(default=4, ge=2, le=64, description="a whole number from 2 to 64, such as 4")
+    folds: Annotated[Any, AfterValidator(_folds)] = Field(
+        default="auto", description=f'"auto", or a whole number from 2 to {_MOST_FOLDS}, such as 4'
+    )
+    budget: int = Field(default=BUDGET, ge=3, le=512, description="how many trainings in all, from 3 to 512, such as 8")
     group: Text | None = Field(default=None, description='the name of a column of train, such as "person"')
     views: int = Field(default=0, ge=0, le=64, description="a whole number from 0 to 64, such as 3")
     view: Augmentation | None = None

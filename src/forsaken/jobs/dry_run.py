@@ -16,6 +16,7 @@ from forsaken.jobs.references import (
     absent,
     debts,
     seconds_a_training,
+    shortfall,
     training_of,
     training_problems,
     without_table,
@@ -142,9 +143,9 @@ def _offer(ready: Prepared, unlearning: float, progress: Progress) -> dict[str, 
     rows = len(ready.sets.rows["train"])
     training = training_of(job, ready.loaded)
     each = seconds_a_training(training, kept, rows, progress, forward=ready.loaded.forward)
-    folds = ReferenceSettings().folds
-    costs = Costs(folds * each, folds)
-    return {"trainings": folds, "seconds": costs.seconds, "break_even": costs.break_even(unlearning=unlearning)}
+    most = ReferenceSettings().budget
+    costs = Costs(most * each, most)
+    return {"trainings": most, "seconds": costs.seconds, "break_even": costs.break_even(unlearning=unlearning)}
 
 
 def _table_notes(ready: Prepared) -> list[str]:
@@ -157,7 +158,7 @@ def _table_notes(ready: Prepared) -> list[str]:
             ready.table.check_held(ready.job, ready.sets.forget)
         except NotHeldOutError as error:
             notes.append(f"a run would be refused: {error}")
-    return notes + debts(ready.table.table)
+    return [*notes, *shortfall(ready.table.table), *debts(ready.table.table)]
 
 
 def _tried(ready: Prepared, method: Any, reading: float, progress: Progress) -> dict[str, Any]:

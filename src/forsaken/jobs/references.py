@@ -8,7 +8,7 @@ import time
 import warnings as python_warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from forsaken.errors import (
     OutputError,
     SettingsError,
 )
-from forsaken.jobs.certificate import ReferenceTable, file_hash
+from forsaken.jobs.certificate import ReferenceTable, ReferenceWorth, file_hash
 from forsaken.jobs.code import UserModel, call, find, inherited
 from forsaken.jobs.configuration import LARGEST_SEED, NAME, Job, ReferenceSettings, method_of, read_job, target_of
 from forsaken.jobs.formats import PROGRAM, SKOPS, EstimatorFile, Format, HuggingFaceFolder, load_model
@@ -47,9 +47,11 @@ from forsaken.references.curvature import Curvature
 from forsaken.references.rows import as_keys, row_hashes
 from forsaken.references.store import save, write_table
 from forsaken.references.table import References
+from forsaken.references.worth import GOAL, MOST
 from forsaken.types import Array, Progress, Tick, silent
 from forsaken.unlearning.forsaken.method import Forsaken
 
+FOLDS = 4  # where nothing tells how many are needed
 REQUESTS = (1, 10, 100)  # numbers of requests over which the cost of a table is spread, to show
 SHARES = (0.1, 0.5)  # of the time of a training, that a request may take: it decides when a table pays
 STAGE = "make the kept models forget"
@@ -226,16 +228,23 @@ def fit_table(job: Job, *, engine: str = "local", force: bool = False, progress:
     _check_free(job, path, force)
     with _workplace(path) as place, inherited(job.folder), _TRAINING:
         loaded, samples, rows, _, reader = _read(job, progress)
+        unseen, folds = read_unseen(job, loaded, reader, rows), settings.folds
+        if folds == "auto" and unseen is None:
+            folds = FOLDS
+            notes.append(
+                f"there are {FOLDS} folds, as [data] has no reference samples that would tell how many are needed"
+            )
         table = References.fit(
             _training_by_rows(job, loaded, samples),
             samples,
-            settings.folds,
+            folds,
             _groups(job, rows),
             seed=settings.seed,
             model=loaded.model,
+            budget=settings.budget if folds == "auto" else None,
             views=settings.views,
             view=settings.view,
-            unseen=read_unseen(job, loaded, reader, rows),
+            unseen=unseen,
             keep_models=settings.keep_models,
             key=key,
             forward=loaded.forward,
@@ -249,6 +258,7 @@ def fit_table(job: Job, *, engine: str = "local", force: bool = False, progress:
         for left in place.iterdir():
             if left.suffix != ".lock":
                 remove(left)
+    notes += shortfall(table)
     return _facts(table, path) | {"key": str(key_place(job)), "group": settings.group, "notes": notes}
 
 
@@ -296,14 +306,14 @@ def extend_table(job: Job, *, progress: Progress = silent) -> dict[str, Any]:
         "added_trainings": table.origin.costs.trainings - before.trainings,
         "added_seconds": spent if len(new) else 0.0,
     }
-    return _facts(table, path) | cost | {"notes": [*notes, *debts(table)]}
+    return _facts(table, path) | cost | {"notes": [*notes, *shortfall(table), *debts(table)]}
 
 
 def show_table(path: Path) -> dict[str, Any]:
     """Return the facts about a table: that of a job file, or a file itself. No key is needed."""
     place = place_of(read_job(path)) if path.suffix.lower() == Path(NAME).suffix else path
     table = References.load(place, key=_NO_KEY)
-    return _facts(table, place) | {"notes": debts(table)}
+    return _facts(table, place) | {"notes": [*shortfall(table), *debts(table)]}
 
 
 def when_it_pays(table: References, seconds: float) -> list[str]:
@@ -326,6 +336,22 @@ def debts(table: References) -> list[str]:
     return [
         f"the models kept in the table of references still remember {records}: make a new table without them "
         "(forsaken references fit), and delete this one"
+    ]
+
+
+def shortfall(table: References) -> list[str]:
+    """Return a sentence about references that an attack would tell from retrained models, or nothing."""
+    worth = table.worth
+    if worth is None or worth.auc < GOAL:
+        return []
+    budget = table.origin.budget
+    few = f"{table.origin.folds} folds" + ("" if budget is None else f" (all that {budget} trainings allow)")
+    needed = worth.folds_needed
+    more = f"more than {MOST} folds" if needed is None else f"about {needed} folds"
+    return [
+        f"an attack on single samples would tell these references from retrained models at an estimated AUC of "
+        f"{worth.auc:.2f} ({worth.low:.2f} to {worth.high:.2f}): {few} are too few, {more} would bring it below "
+        f"{GOAL}; make a table with more ([references] folds, or a larger budget), or retrain"
     ]
 
 
@@ -544,7 +570,7 @@ def hand_on(
             f"{unfinished(read.path)} holds what models of a fit that was stopped said, about the forgotten records "
             "too if it had them: delete it, or finish that fit without them"
         )
-    warnings += debts(table)
+    warnings += [*shortfall(table), *debts(table)]
     kept = [part for part in (sets.retain, sets.kept) if part is not None]
     strange = sum(len(absent(table, part)) for part in kept) if before["forgotten"] else 0
     if strange:
@@ -555,6 +581,7 @@ def hand_on(
         )
     about = {name: before[name] for name in ("rows", "folds", "by", "steps", "claimed", "forgotten", "models_kept")}
     about |= {} if table.views is None else {"views": table.views.count, "view": table.views.name}
+    about |= {} if table.worth is None else {"worth": ReferenceWorth(**asdict(table.worth))}
     return ReferenceTable(sha256=read.sha256, **about, models_owe=table.owed), notes, warnings
 
 

@@ -6,6 +6,7 @@ from forsaken.metrics.intervals import bootstrap_interval, jackknife_intervals
 from forsaken.metrics.klom import KlomFloor, klom, klom_floor, klom_summary
 from forsaken.metrics.membership import lira, rmia
 from forsaken.metrics.neurips import forgetting_epsilon, forgetting_quality, neurips_score
+from forsaken.metrics.normals import likelihood_ratio_auc
 from forsaken.metrics.roc import Roc, caught, roc, separation, tpr_at
 from forsaken.metrics.ulira import (
     FEW,
@@ -42,6 +43,7 @@ __all__ = [
     "klom",
     "klom_floor",
     "klom_summary",
+    "likelihood_ratio_auc",
     "lira",
     "margins",
     "neurips_score",

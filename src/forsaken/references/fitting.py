@@ -180,6 +180,8 @@ class Origin:
         Decided the folds and the trainings.
     costs : Costs
         The cost of the trainings.
+    budget : int or None
+        How many trainings were allowed, where the number of folds was chosen by the estimate of their worth.
     """
 
     folds: int
@@ -187,6 +189,7 @@ class Origin:
     steps: int | None
     seed: int
     costs: Costs
+    budget: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,7 +306,7 @@ class FoldResult:
 
 @dataclass(frozen=True)
 class CrossFit:
-    """The trainings of all folds.
+    """The trainings of all folds, numbered: one for each fold, and then second ones of the first few folds.
 
     Attributes
     ----------
@@ -330,6 +333,8 @@ class CrossFit:
         The augmented copies of its rows that each model is asked about too.
     unseen : Samples or None
         Samples that no model saw, which every model is asked about.
+    repeated : int
+        How many folds are trained a second time, with another seed: see `forsaken.references.worth`.
     """
 
     train: Training | Train
@@ -343,6 +348,7 @@ class CrossFit:
     key: bytes = field(default=b"", repr=False)
     views: Views | None = None
     unseen: Samples | None = None
+    repeated: int = 0
 
     def __post_init__(self) -> None:
         _check_train(self.train)
@@ -353,10 +359,16 @@ class CrossFit:
         """How many folds there are."""
         return int(self.fold.max()) + 1
 
+    @property
+    def trainings(self) -> range:
+        """The numbers of all trainings."""
+        return range(self.count + self.repeated)
+
     @cached_property
     def seeds(self) -> list[int]:
-        """The seed of each fold's model."""
-        return [int(seed) for seed in generator(self.seed, Purpose.FOLD_TRAININGS).integers(2**32, size=self.count)]
+        """The seed of each training."""
+        drawn = generator(self.seed, Purpose.FOLD_TRAININGS).integers(2**32, size=len(self.trainings))
+        return [int(seed) for seed in drawn]
 
     @cached_property
     def steps_each(self) -> int | None:
@@ -368,15 +380,21 @@ class CrossFit:
         return self.train.recipe.epochs * steps_of(len(self.data), self.train.recipe, network)
 
     def rows_of(self, at: int) -> tuple[Array, Array]:
-        """Return the rows that a fold's model learns, and those that it never sees."""
-        return np.flatnonzero(self.fold != at), np.flatnonzero(self.fold == at)
+        """Return the rows that the model of a training learns, and those that it never sees."""
+        return np.flatnonzero(self.fold != at % self.count), np.flatnonzero(self.fold == at % self.count)
 
     def run(
-        self, *, engine: str = "local", workers: int | None = None, progress: Progress = silent
-    ) -> list[FoldResult]:
-        """Train the folds that are not stored in `folder` yet, and return the results of all folds."""
-        found = {at: stored for at in range(self.count) if (stored := self._stored(at)) is not None}
-        missing = [at for at in range(self.count) if at not in found]
+        self,
+        numbers: Sequence[int] | None = None,
+        *,
+        engine: str = "local",
+        workers: int | None = None,
+        progress: Progress = silent,
+    ) -> dict[int, FoldResult]:
+        """Return the results of some trainings (by default of all); what is stored in `folder` is not trained again."""
+        wanted = self.trainings if numbers is None else numbers
+        found = {at: stored for at in wanted if (stored := self._stored(at)) is not None}
+        missing = [at for at in wanted if at not in found]
         for at, result in self._trained(missing, engine, workers, progress):
             path = self._path(at)
             if path is not None:
@@ -389,7 +407,7 @@ class CrossFit:
                 f"the models of the folds tell {' or '.join(map(str, sorted(shapes)))} classes apart, expected one "
                 "number: is there a class whose rows are all in one fold? let train build models of all classes"
             )
-        return [found[at] for at in range(self.count)]
+        return found
 
     def _trained(
         self, missing: Sequence[int], engine: str, workers: int | None, progress: Progress

@@ -32,19 +32,21 @@ from forsaken.models.logits import Forward, as_module
 from forsaken.references.curvature import Curvature
 from forsaken.references.fitting import Costs, FoldModels, Origin, UnbuiltModel, Views
 from forsaken.references.rows import CLAIMED, LEAST, WIDTH, ReferenceRows, checked_key
+from forsaken.references.worth import Worth
 from forsaken.result import problems_of
 from forsaken.types import Array
 
 if TYPE_CHECKING:
     from forsaken.references.table import References
 
-FORMAT, SCHEMA = "forsaken.references", 2
+FORMAT, SCHEMA = "forsaken.references", 3
 _MODEL, _LEARNT, _CURVATURE = "model", "taught.", "curvature/"
 _MODEL_TENSOR = re.compile(rf"{_MODEL}\.(0|[1-9][0-9]{{0,8}})/.+", re.DOTALL)
 
 _Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
 _Positive = Annotated[int, Field(ge=1, le=2**63 - 1)]
 _Number = Annotated[float, Field(ge=0, le=2**63 - 1)]
+_Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class _Part(BaseModel):
@@ -62,6 +64,19 @@ class _Origin(_Part):
     steps: _Count | None
     seed: _Count
     costs: _Costs
+    budget: _Count | None = None
+
+
+class _Worth(_Part):
+    auc: _Share
+    low: _Share
+    high: _Share
+    sigma: _Number
+    data: _Number
+    shift: _Number
+    folds: Annotated[int, Field(ge=LEAST, le=2**31)]
+    samples: _Count
+    pairs: _Count
 
 
 class _Views(_Part):
@@ -71,9 +86,9 @@ class _Views(_Part):
 
 
 class _Header(_Part):
-    """The metadata of a table; files of schema 1 have no views, no curvature and no spread."""
+    """The metadata of a table; schema 1 has no views, no curvature and no spread, schema 2 no worth and no budget."""
 
-    version: Literal[1, 2] = Field(alias="schema")
+    version: Literal[1, 2, 3] = Field(alias="schema")
     origin: _Origin
     forgotten: _Count
     owed: _Count
@@ -81,6 +96,7 @@ class _Header(_Part):
     views: _Views | None = None
     curvature: dict[str, Any] | None = None
     spread: _Number | None = None
+    worth: _Worth | None = None
 
 
 def save(table: References, path: Path) -> Path:
@@ -119,6 +135,7 @@ def write_table(table: References, path: Path) -> Path:
         "views": None if views is None else {"count": views.count, "seed": views.seed, "name": views.name},
         "curvature": curvature,
         "spread": table.spread,
+        "worth": None if table.worth is None else asdict(table.worth),
     }
     content = safetensors.torch.save(tensors, metadata={"format": FORMAT, "about": json.dumps(header)})
     return write_atomically(path, content, private=True)
@@ -144,7 +161,9 @@ def load(
     return kind(
         ReferenceRows(*_row_arrays("", tensors), tensors["logits"], tensors.get("views")),
         secret,
-        Origin(told.folds, told.by, told.steps, told.seed, Costs(told.costs.seconds, told.costs.trainings)),
+        Origin(
+            told.folds, told.by, told.steps, told.seed, Costs(told.costs.seconds, told.costs.trainings), told.budget
+        ),
         FoldModels(models, *_row_arrays(_LEARNT, tensors)) if models else None,
         header.forgotten,
         header.owed,
@@ -152,6 +171,7 @@ def load(
         views,
         _curvature(header, tensors),
         header.spread,
+        None if header.worth is None else Worth(**header.worth.model_dump()),
     )
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ from forsaken.references.fitting import (
     Costs,
     CrossFit,
     FoldModels,
+    FoldResult,
     Origin,
     Train,
     Views,
@@ -46,7 +47,13 @@ from forsaken.references.rows import (
     row_hashes,
     units,
 )
+from forsaken.references.worth import GOAL, Worth, worth_of
 from forsaken.types import Array, Progress
+
+BUDGET = 8  # trainings in all, where the number of folds is chosen
+_START = 4  # folds that "auto" begins with; the number from which on a second training is cheap, too
+_PAIRS = 2  # folds that are trained twice, at least: the difference of one pair varies by a third
+_GAIN = 0.02  # of AUC, for which it is worth while to begin anew with more folds
 
 Unlearn: TypeAlias = Callable[[Any, Samples, Tensor], Any]
 """Makes a fold model forget: ``(model, samples, their out-of-fold logits) -> model``."""
@@ -84,6 +91,8 @@ class References:
         How far two models that never saw a sample differ on it: the root mean square distance, on unseen samples,
         between the centred logits of the model given to `fit` and those of the fold models, divided by the root mean
         square of the latter.
+    worth : Worth or None
+        How well an attack would tell these references from retrained models, estimated on unseen samples.
     """
 
     entries: ReferenceRows
@@ -96,18 +105,21 @@ class References:
     views: Views | None = None
     curvature: Curvature | None = None
     spread: float | None = None
+    worth: Worth | None = None
 
     @classmethod
     def fit(
         cls,
         train: Training | Train,
         data: object,
-        folds: int = 4,
+        folds: int | Literal["auto"] = 4,
         groups: Sequence[Any] | None = None,
         steps: int | None = None,
         seed: int = 0,
         *,
         model: object = None,
+        second: object = None,
+        budget: int | None = None,
         views: int = 0,
         view: View | str | None = None,
         unseen: object = None,
@@ -128,8 +140,10 @@ class References:
             target was trained, ``forsaken.Training(build, recipe)``, whose networks are trained many at a time.
         data : inputs, or pair (inputs, labels)
             Everything that the target was trained on, in the form in which samples will be given to be forgotten.
-        folds : int
-            K, the number of models; each is trained without 1/K of the data.
+        folds : int or "auto"
+            K, the number of models; each is trained without 1/K of the data. "auto" trains two of four folds, estimates
+            on `unseen` how well an attack would tell such references from retrained models (`worth`), and goes on with
+            as many folds as bring the AUC below 0.55, or as `budget` allows.
         groups : sequence, optional
             To whom each row belongs (a person, a source), as names or numbers: rows of one group share a fold. Rows of
             equal content always share a fold.
@@ -141,6 +155,12 @@ class References:
         model : Module or estimator, optional
             The trained model that requests will be about. Its curvature over the training data is measured in one pass
             and kept in the table: a request then passes only the forgotten samples, and does less damage.
+        second : Module or estimator, or bool, optional
+            A model that was trained as `model` was, with another seed. The two tell how much retrained models differ,
+            which `worth` needs. By default two folds, or one in four, are trained a second time for that, where there
+            are four or more; True does so with fewer folds too, False never.
+        budget : int, optional
+            For "auto": the most trainings in all, 8 by default.
         views : int
             How many augmented copies of each row the models are asked about as well, so that a request forgets a row
             together with its neighbourhood. Give some (3) where the model was trained with augmentation.
@@ -148,8 +168,8 @@ class References:
             How an augmented copy is made: ``view(inputs, generator)``, which draws from `generator` alone, or a name of
             `forsaken.models.augment`. By default the augmentation of the training's recipe.
         unseen : inputs, optional
-            Samples of the task that neither `model` nor these trainings saw. `spread` is measured on them, which tells
-            a request when its result is near enough.
+            Samples of the task that neither `model` nor these trainings saw. `worth` is estimated on them, and `spread`
+            measured, which tells a request when its result is near enough.
         keep_models : bool
             Keep the fold models for `extend`. They remember rows, and must forget too.
         key : bytes, optional
@@ -185,37 +205,51 @@ class References:
         others = None if unseen is None else Samples.read(unseen, "unseen", labels=False)
         if others is not None and model is None:
             raise SettingsError("unseen= is there to compare a model with; give model= too")
+        checked = None if folds != "auto" else _checked_budget(budget, second, others)
+        if budget is not None and checked is None:
+            raise SettingsError(f'budget= is there for folds="auto", but folds is {folds!r}; leave one of them out')
         own_view = train.recipe.augmentation if isinstance(train, Training) else None
         viewed = Views.of(views, own_view if view is None else view, start)
         curvature = None if model is None else Curvature.fit(model, samples, forward=forward, progress=progress)
         content = row_hashes(samples, secret)
         names = None if groups is None else group_hashes(groups, secret)
-        fold = assign_folds(as_keys(content), None if names is None else as_keys(names), folds=folds, seed=start)
-        plan = CrossFit(train, samples, fold, steps, start, forward, keep_models, place, secret, viewed, others)
+        units_of = as_keys(content), None if names is None else as_keys(names)
+
+        def plan(count: Any, repeated: int) -> CrossFit:
+            fold = assign_folds(*units_of, folds=count, seed=start)
+            return CrossFit(
+                train, samples, fold, steps, start, forward, keep_models, place, secret, viewed, others, repeated
+            )
+
+        whole = [each for each in (model, second) if each is not None and not isinstance(each, bool)]
+        targets = [] if others is None else [predict_logits(each, others, forward=forward) for each in whole]
         with reporter(progress) as report:
-            done = plan.run(engine=engine, workers=workers, progress=report)
-        classes = done[0].logits.shape[1]
+            how = {"engine": engine, "workers": workers, "progress": report}
+            if checked is None:
+                done = _Done(plan(folds, _repeated(folds, second, others)), targets).run(how)
+            else:
+                done = _chosen(plan, checked, int(units(*units_of).max()) + 1, targets, how)
+        fold, results = done.plan.fold, done.folds
+        classes = results[0].logits.shape[1]
         logits = torch.empty(len(samples), classes)
         of_views = None if viewed is None else torch.empty(len(samples), viewed.count, classes)
-        for at, each in enumerate(done):
-            rows = torch.from_numpy(plan.rows_of(at)[1])
+        for at, each in enumerate(results):
+            rows = torch.from_numpy(done.plan.rows_of(at)[1])
             logits[rows] = each.logits
             if of_views is not None and each.views is not None:
                 of_views[rows] = each.views
-        spread = None
-        if others is not None:
-            spread = spread_of(predict_logits(model, others, forward=forward), [each.unseen for each in done])
-        costs = Costs(sum(each.seconds for each in done), len(done))
-        kept = FoldModels(tuple(each.model for each in done), content, names, fold) if keep_models else None
+        kept = FoldModels(tuple(each.model for each in results), content, names, fold) if keep_models else None
+        by = "row" if groups is None else "group"
         return cls(
             ReferenceRows(content, names, fold, logits, of_views),
             secret,
-            Origin(folds, "row" if groups is None else "group", plan.steps_each, start, costs),
+            Origin(done.plan.count, by, done.plan.steps_each, start, done.costs, checked),
             kept,
             forward=forward,
             views=viewed,
             curvature=curvature,
-            spread=spread,
+            spread=spread_of(targets[0], [each.unseen for each in results]) if targets else None,
+            worth=done.worth,
         )
 
     @classmethod
@@ -459,6 +493,8 @@ class References:
             "views": 0 if self.views is None else self.views.count,
             "curvature_rows": None if self.curvature is None else self.curvature.rows,
             "spread": self.spread,
+            "worth": None if self.worth is None else self.worth.about(),
+            "budget": origin.budget,
             "training_seconds": costs.seconds,
             "trainings": costs.trainings,
         }
@@ -538,6 +574,114 @@ class References:
             progress=progress,
             stage="train a model without the new rows",
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """The trainings of a table so far.
+
+    Attributes
+    ----------
+    plan : CrossFit
+        All trainings.
+    targets : list of Tensor
+        The logits of unseen samples by one or two models that learnt everything; none where no sample is given.
+    results : dict of int to FoldResult
+        Of the trainings that were run, by their numbers.
+    earlier : tuple of FoldResult
+        The trainings of an earlier plan that this one replaced.
+    pairs : tuple of pairs of Tensor
+        The logits of unseen samples by pairs of models of that earlier plan which differ by their seeds alone.
+    """
+
+    plan: CrossFit
+    targets: list[Tensor]
+    results: dict[int, FoldResult] = field(default_factory=dict)
+    earlier: tuple[FoldResult, ...] = ()
+    pairs: tuple[tuple[Tensor, Tensor], ...] = ()
+
+    def run(self, how: Mapping[str, Any], numbers: Sequence[int] | None = None) -> _Done:
+        """Return this with some more trainings, by default with all."""
+        wanted = self.plan.trainings if numbers is None else numbers
+        missing = [at for at in wanted if at not in self.results]
+        return replace(self, results=self.results | self.plan.run(missing, **how))
+
+    @property
+    def folds(self) -> list[FoldResult]:
+        """The results of the folds in their order, without the second trainings."""
+        return [self.results[at] for at in range(self.plan.count) if at in self.results]
+
+    @property
+    def costs(self) -> Costs:
+        """What all trainings cost."""
+        every = [*self.earlier, *self.results.values()]
+        return Costs(sum(each.seconds for each in every), len(every))
+
+    @property
+    def seed_pairs(self) -> tuple[tuple[Tensor, Tensor], ...]:
+        """The logits of unseen samples by every two fold models that differ by their seeds alone."""
+        again = [at for at in self.results if at >= self.plan.count]
+        own = [(self.results[at].unseen, self.results[at - self.plan.count].unseen) for at in again]
+        return (*self.pairs, *((one, other) for one, other in own if one is not None and other is not None))
+
+    @property
+    def worth(self) -> Worth | None:
+        """The estimate from what was trained so far."""
+        folds = [each.unseen for each in self.folds if each.unseen is not None]
+        given = [(self.targets[0], self.targets[1])] if len(self.targets) > 1 else []
+        return worth_of(folds, [*self.seed_pairs, *given], self.targets, count=self.plan.count)
+
+
+def _checked_budget(budget: object, second: object, unseen: Samples | None) -> int:
+    if unseen is None:
+        raise SettingsError(
+            'folds="auto" chooses by what the models say about samples that none of them saw; give unseen= and model=, '
+            "or a number of folds"
+        )
+    least = 2 if _is_model(second) else 3
+    allowed = BUDGET if budget is None else budget
+    if second is False or isinstance(allowed, bool) or not isinstance(allowed, int) or allowed < least:
+        what = "second is False" if second is False else f"budget is {budget!r}"
+        raise SettingsError(
+            f'{what}, expected {least} trainings or more for folds="auto": two folds, and one of them a second time '
+            "where second= is no model"
+        )
+    return allowed
+
+
+def _is_model(second: object) -> bool:
+    return second is not None and not isinstance(second, bool)
+
+
+def _repeated(folds: object, second: object, unseen: Samples | None) -> int:
+    """Return how many folds are trained a second time: a quarter of them, but no less than two."""
+    if unseen is None or second is False or _is_model(second) or not isinstance(folds, int):
+        return 0
+    return max(_PAIRS, folds // _START) if folds >= _START or second is True else 0
+
+
+def _chosen(
+    plan: Callable[[int, int], CrossFit], budget: int, most: int, targets: list[Tensor], how: Mapping[str, Any]
+) -> _Done:
+    """Train as many folds as the estimate asks for, within a budget of trainings in all.
+
+    Two of four folds (and one of them once more) come first. Where they show that four folds are too few, the budget
+    goes to more of them at once; otherwise the four are finished, and only then is it decided.
+    """
+    once = 2 - len(targets)  # 0 where a second model was given
+    start = max(2, min(_START, budget - once, most))
+    again = min(once * _PAIRS, budget - start)
+    done = _Done(plan(start, again), targets).run(how, [0, 1, *range(start, start + once)])
+    if (worth := done.worth) is not None and worth.low < GOAL:
+        done = done.run(how)
+        worth = done.worth
+    left = budget - len(done.results)
+    if worth is None or worth.auc < GOAL:
+        return done.run(how)
+    count = min(worth.folds_needed or left - once, left - once, most)
+    if count <= start or worth.at(start) - worth.at(count) < _GAIN:
+        return done.run(how)
+    return _Done(plan(count, once), targets, {}, tuple(done.results.values()), done.seed_pairs).run(how)
 
 
 def spread_of(own: Tensor, others: Sequence[Tensor | None]) -> float | None:

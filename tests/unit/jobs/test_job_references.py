@@ -60,7 +60,9 @@ from forsaken.models.logits import predict_logits
 from forsaken.models.weights import fingerprint
 from forsaken.references.fitting import Costs
 from forsaken.references.rows import as_keys
+from forsaken.references.store import write_table
 from forsaken.references.table import References, spread_of
+from forsaken.references.worth import Worth
 from forsaken.types import Tick
 from forsaken.unlearning.forsaken.method import Forsaken
 from forsaken.unlearning.forsaken.optimisers import Schedule
@@ -154,8 +156,10 @@ def left_over(folder: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"folds": 1}, "[references] folds is 1, expected a whole number from 2 to 64, such as 4"),
-        ({"folds": True}, "[references] folds is true, expected a whole number"),
+        ({"folds": 1}, '[references] folds is 1, expected "auto", or a whole number from 2 to 512, such as 4'),
+        ({"folds": True}, '[references] folds is true, expected "auto", or a whole number'),
+        ({"folds": "many"}, "[references] folds is 'many', expected \"auto\""),
+        ({"budget": 2}, "[references] budget is 2, expected how many trainings in all, from 3 to 512"),
         ({"file": ""}, "[references] file is '', expected a path such as \"references.safetensors\""),
         ({"group": ""}, "[references] group is '', expected the name of a column of train, such as"),
         ({"keep_models": 1}, "[references] keep_models is 1, expected true or false"),
@@ -163,7 +167,7 @@ def left_over(folder: Path) -> list[str]:
         ({"view": "mirror"}, '[references] view is \'mirror\', expected "mirror-shift" or "word-dropout"'),
         ({"views": 3}, '[references] view is missing, expected what the views are, such as "mirror-shift"'),
         ({"seed": -1}, "[references] seed is -1, expected a whole number from 0 to"),
-        ({"fold": 3}, "[references] fold is unknown, expected one of file, folds, group, keep_models"),
+        ({"fold": 3}, "[references] fold is unknown, expected one of budget, file, folds, group, keep_models"),
         ({"data": {"train": None}, "group": "person"}, "[references] group names a column of train, which [data] does"),
         (
             {"references": None, "method": {"target": "out-of-fold"}},
@@ -191,7 +195,7 @@ def test_the_table_decides_the_target_and_the_files(tmp_path: Path) -> None:
     assert method_of(job).settings == Forsaken.out_of_fold(schedule=Schedule(iterations=12)).settings
     assert method_of(job, iterations=3).settings["iterations"] == 3
     assert by_references(job)
-    assert job.to_dict()["references"]["folds"] == 4
+    assert job.to_dict()["references"]["folds"] == "auto"
     assert not by_references(read_job(write_job(tmp_path, references={}, method={"target": "uniform"})))
     assert {tmp_path / TABLE, tmp_path / SECRET} <= set(inputs_of(job))
     assert {TABLE, SECRET, "records.key"} <= set(outputs_of(job))
@@ -248,6 +252,39 @@ def test_a_table_of_all_training_data(tmp_path: Path) -> None:
     shown = show_table(job)
     assert shown == show_table(folder / TABLE)
     assert (shown["curvature_rows"], shown["spread"], shown["views"]) == (132, read.spread, 0)
+
+
+def test_auto_chooses_by_the_reference_samples_and_says_so(tmp_path: Path) -> None:
+    folder = write_world(tmp_path / "job")
+    job = write_job(folder, references={"budget": 6}, audit=AUDIT)
+    found = fit(job)
+    worth = found["worth"]
+    assert found["budget"] == 6 >= found["trainings"]
+    assert worth["samples"] == len(x("reference"))
+    assert 0.5 <= worth["low"] <= worth["auc"] <= worth["high"] <= 1
+    said = [note for note in found["notes"] if "estimated AUC" in note]
+    assert bool(said) == (worth["auc"] >= 0.55)
+    assert show_table(job)["worth"] == worth
+    result = run(job)
+    told = stated(folder / "forgotten").worth
+    assert told is not None
+    assert told.model_dump() == {name: value for name, value in worth.items() if name != "folds_needed"}
+    assert result["facts"]["references"]["worth"] == worth
+    fit(write_job(folder, references={}, audit=AUDIT, data={"reference": None}), force=True)
+    assert show_table(job)["folds"] == 4
+
+
+def test_references_that_fall_short_are_named_before_and_after(tmp_path: Path) -> None:
+    job = tabled(tmp_path / "job")
+    path = job.parent / TABLE
+    table = References.load(path)
+    table.worth = Worth(0.71, 0.68, 0.74, 0.3, 0.6, 0.1, 2, 40, 1)
+    write_table(table, path)
+    (said,) = show_table(job)["notes"]
+    assert said.startswith("an attack on single samples would tell these references from retrained models at an")
+    assert "estimated AUC of 0.71 (0.68 to 0.74): 2 folds are too few, about" in said
+    assert said in dry(job)["notes"]
+    assert said in run(job)["warnings"]
 
 
 def test_a_table_is_never_overwritten_by_itself(tmp_path: Path) -> None:
@@ -364,11 +401,12 @@ def test_a_killed_fit_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     import forsaken.references.fitting as place
 
     folder = write_world(tmp_path / "job")
-    # 132 rows in five folds: two of 27, three of 26, and only models of equally many rows are trained together.
+    # 132 rows in five folds: two of 27, three of 26, and only models of equally many rows are trained together. The
+    # first two folds are trained twice.
     job = write_job(folder, references={"folds": 5}, audit=AUDIT)
 
     def stop(tick: Tick) -> None:
-        if tick.stage == place.STAGE and tick.text.startswith("networks 3 to"):
+        if tick.stage == place.STAGE and tick.text.startswith("networks 5 to"):
             raise Stop
 
     with pytest.raises(Stop):
@@ -377,7 +415,7 @@ def test_a_killed_fit_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert not (folder / SECRET).exists()
     left = folder / f".{TABLE}.unfinished"
     assert stat.S_IMODE(left.stat().st_mode) == 0o700
-    assert len(list(left.glob("fold-*"))) == 2
+    assert len(list(left.glob("fold-*"))) == 4
     trained: list[int] = []
     real = place.train_many
 
@@ -387,7 +425,7 @@ def test_a_killed_fit_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(place, "train_many", counted)
     assert fit(job)["folds"] == 5
-    assert len(trained) == 3, "two of five were there"
+    assert len(trained) == 3, "four of seven were there"
     assert left_over(folder) == []
     assert len(References.load(folder / TABLE).logits(x())) == 132
 

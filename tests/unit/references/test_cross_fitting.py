@@ -146,6 +146,8 @@ def test_no_training_ever_sees_a_row_that_it_is_asked_about() -> None:
         "curvature_rows": None,
         "spread": None,
         "training_seconds": 0,
+        "worth": None,
+        "budget": None,
         "trainings": 5,
     }
     assert table.origin.costs.seconds > 0

@@ -72,19 +72,21 @@ def test_claims_and_emptiness_there_and_back(tmp_path: Path) -> None:
     assert (len(References.load(tmp_path / "t")), References.load(tmp_path / "t").forgotten) == (0, 20)
 
 
-def test_a_table_of_the_first_schema_is_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("schema", "absent"), [(1, ("views", "curvature", "spread", "worth")), (2, ("worth",))])
+def test_a_table_of_an_older_schema_is_read(tmp_path: Path, schema: int, absent: tuple[str, ...]) -> None:
     table = fitted(keep_models=True)
     path = table.save(tmp_path / "table")
 
     def older(told: Told, tensors: Tensors) -> None:
-        told["schema"] = 1
-        for name in ("views", "curvature", "spread"):
+        told["schema"] = schema
+        for name in absent:
             assert told.pop(name) is None
+        assert told["origin"].pop("budget") is None
 
     rewritten(path, older)
     again = References.load(path, build=network)
     assert same(table, again)
-    assert (again.views, again.curvature, again.spread) == (None, None, None)
+    assert (again.views, again.curvature, again.spread, again.worth) == (None, None, None, None)
 
 
 def test_only_the_owner_may_read_it(tmp_path: Path) -> None:
@@ -264,7 +266,7 @@ def nan(logits: Tensor) -> Tensor:
 
 
 DAMAGES = {
-    "another schema": put("schema", value=3),
+    "another schema": put("schema", value=4),
     "no schema": lambda told, tensors: told.pop("schema"),
     "no origin": lambda told, tensors: told.pop("origin"),
     "an origin of words": put("origin", value="trust me"),

@@ -1,0 +1,272 @@
+"""What references are worth, in worlds where it is known: models whose answers are sums over their rows, and noise."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from reference_case import KEY, drawn, hebb
+from torch import Tensor, nn
+
+from forsaken import References
+from forsaken.errors import SettingsError
+from forsaken.metrics import likelihood_ratio_auc, margins, u_lira
+from forsaken.references.rows import assign_folds
+from forsaken.references.worth import Worth, worth_of
+
+ROWS, SAMPLES, LIFT = 320, 400, 6.0
+
+
+class World:
+    """Models of two classes: the margin of a sample is a sum over the rows that a model learnt, and noise of its seed.
+
+    The influences of all rows on a sample sum to zero, as gradients do at an optimum; `bias` is a shift for each row
+    that is lacking.
+    """
+
+    def __init__(self, sigma: float, data: float, bias: float = 0.0, seed: int = 0) -> None:
+        self.draw = np.random.default_rng(seed)
+        self.sigma, self.bias = sigma, bias
+        influences = self.draw.normal(size=(ROWS, SAMPLES))
+        influences -= influences.mean(axis=0)
+        # of a model that lacks a quarter of the rows the standard deviation is to be `data`
+        self.influences = influences * data / math.sqrt(ROWS * 0.25 * 0.75)
+
+    def margin(self, rows: Any) -> np.ndarray[Any, Any]:
+        lacking = 1 - len(rows) / ROWS
+        noise = self.draw.normal(0.0, self.sigma, SAMPLES)
+        return LIFT + self.influences[rows].sum(axis=0) - 4 * self.bias * lacking + noise
+
+    def logits(self, rows: Any) -> Tensor:
+        half = torch.from_numpy(self.margin(rows)) / 2
+        return torch.stack([half, -half], dim=1)
+
+    def worth(self, folds: int, seed: int = 0, pairs: int = 1, some: int | None = None) -> Worth:
+        fold = assign_folds(range(ROWS), None, folds=folds, seed=seed)
+        kept = [np.flatnonzero(fold != at) for at in range(folds)]
+        said = [self.logits(rows) for rows in kept[:some]]
+        alike = [(said[at], self.logits(kept[at])) for at in range(pairs)]
+        return worth_of(said, alike, [self.logits(np.arange(ROWS))], count=folds)
+
+
+@pytest.mark.parametrize(
+    ("sigma", "data", "bias"), [(0.4, 0.9, 0.0), (0.4, 0.4, 0.3), (0.5, 0.0, 0.0), (0.3, 0.3, 0.6)]
+)
+def test_the_estimate_finds_what_the_world_was_made_with(sigma: float, data: float, bias: float) -> None:
+    found = World(sigma, data, bias).worth(4)
+    assert found.sigma == pytest.approx(sigma, rel=0.1)
+    assert found.data == pytest.approx(data, abs=0.12 * max(sigma, data))
+    assert found.shift == pytest.approx(bias, abs=0.35 * sigma)
+    expected = likelihood_ratio_auc(bias, math.hypot(sigma, data), sigma)
+    assert found.auc == pytest.approx(expected, abs=0.04)
+    assert found.low <= found.auc <= found.high
+    assert found.high - found.low < 0.2
+    assert (found.folds, found.samples, found.pairs) == (4, SAMPLES, 1)
+
+
+@pytest.mark.parametrize("folds", [2, 4, 8])
+def test_it_is_what_many_models_measure(folds: int) -> None:
+    world = World(0.4, 0.9)
+    references, retrained = [], []
+    for at in range(64):
+        fold = assign_folds(range(ROWS), None, folds=folds, seed=100 + at)
+        references.append(world.margin(np.flatnonzero(fold != 0)))
+        retrained.append(world.margin(np.arange(ROWS)))
+    measured = u_lira(np.stack(references), np.stack(retrained)).auc
+    estimates = [world.worth(folds, seed).auc for seed in range(4)]
+    assert np.mean(estimates) == pytest.approx(measured, abs=0.02)
+    assert max(estimates) - min(estimates) < 0.06
+
+
+def test_one_number_of_folds_tells_about_another() -> None:
+    world = World(0.4, 0.9, 0.2)
+    four, sixteen = world.worth(4), world.worth(16)
+    assert four.at(4) == pytest.approx(four.auc, abs=1e-9)
+    assert four.at(16) == pytest.approx(sixteen.auc, abs=0.03)
+    assert sixteen.at(4) == pytest.approx(four.auc, abs=0.04)
+    assert four.at(4, request=0.25) < 0.5 + 1e-9, "who forgets a whole fold is compared with models that lack it too"
+    assert four.at(8, request=1 / 16) == pytest.approx(four.at(16), abs=1e-9)
+
+
+def test_some_of_the_folds_do_for_a_first_look() -> None:
+    looks = [World(0.4, 0.9, 0.3, seed).worth(4, seed, some=2) for seed in range(12)]
+    assert np.mean([each.auc for each in looks]) == pytest.approx(World(0.4, 0.9, 0.3).worth(4).auc, abs=0.02)
+
+
+def test_the_folds_that_are_needed_are_the_first_below_the_goal() -> None:
+    found = World(0.4, 0.6).worth(4)
+    need = found.folds_needed
+    assert need is not None
+    assert found.at(need) < 0.55 <= found.at(need - 1)
+    assert Worth(0.9, 0.9, 0.9, 0.1, 90.0, 0.0, 4, 100, 1).folds_needed is None
+    assert Worth(0.5, 0.5, 0.5, 0.4, 0.0, 0.0, 4, 100, 1).folds_needed == 2
+    assert found.about()["folds_needed"] == need
+
+
+def test_the_interval_knows_that_samples_move_together() -> None:
+    """The margins of all samples hang on eight numbers of a model: a pair of models is worth few samples."""
+    draw = np.random.default_rng(5)
+    loads = draw.normal(size=(8, SAMPLES))
+
+    def said(spread: float) -> Tensor:
+        half = torch.from_numpy(LIFT + spread * draw.normal(size=8) @ loads) / 2
+        return torch.stack([half, -half], dim=1)
+
+    found = []
+    for _ in range(40):
+        folds = [said(0.4) for _ in range(4)]
+        found.append(worth_of(folds, [(folds[0], said(0.4)), (folds[1], said(0.4))], [said(0.4)], count=4))
+    held = np.mean([each.low <= 0.52 for each in found])
+    assert held >= 0.9, "nothing tells these models apart"
+    assert np.mean([each.high - each.low for each in found]) > 0.08
+    one = World(0.4, 0.9).worth(4, pairs=2)
+    assert one.high - one.low < 0.08, "independent samples are worth what they are"
+
+
+def test_seeds_that_make_no_difference_are_no_reason_to_divide_by_zero() -> None:
+    still = torch.randn(30, 3, generator=torch.Generator().manual_seed(0))
+    assert worth_of([still, still], [(still, still)], [still], count=2).auc == 0.5
+    far = worth_of([still, 9 * still], [(still, still)], [still], count=2)
+    assert 0.9 < far.auc <= 1.0
+
+
+@pytest.mark.parametrize("lacking", ["a fold", "a pair", "a target", "samples"])
+def test_where_there_is_nothing_to_compare_there_is_no_estimate(lacking: str) -> None:
+    one = torch.randn(1 if lacking == "samples" else 9, 3)
+    folds = [one] if lacking == "a fold" else [one, one]
+    pairs = [] if lacking == "a pair" else [(one, one)]
+    assert worth_of(folds, pairs, [] if lacking == "a target" else [one], count=2) is None
+
+
+# --- in a table ------------------------------------------------------------------------------------------------------
+
+
+def noisy(x: Tensor, y: Tensor, noise: float, log: list[Any] | None = None) -> Any:
+    """Return how to train: the weights of `hebb`, and noise that follows the seed."""
+    plain = hebb(x, y, log)
+
+    def train(rows: Any, steps: int | None, seed: int) -> nn.Module:
+        model = plain(rows, steps, seed)
+        draw = torch.Generator().manual_seed(seed)
+        model.weight.data += noise * torch.randn(model.weight.shape, generator=draw)
+        return model
+
+    return train
+
+
+def fitted(folds: Any, noise: float = 1.0, log: list[Any] | None = None, **more: Any) -> References:
+    data, unseen = drawn(48), drawn(60, seed=3)[0]
+    train = noisy(*data, noise, log)
+    target = noisy(*data, noise)(range(48), None, 999)
+    return References.fit(train, data, folds, key=KEY, model=target, unseen=unseen, **more)
+
+
+@pytest.mark.parametrize(
+    ("folds", "second", "count"), [(4, None, 6), (12, None, 15), (2, None, 2), (2, True, 4), (4, False, 4)]
+)
+def test_two_folds_or_one_in_four_are_trained_twice(folds: int, second: bool | None, count: int) -> None:
+    log: list[Any] = []
+    table = fitted(folds, log=log, second=second)
+    assert table.origin.costs.trainings == len(log) == count
+    assert (table.worth is None) == (count == folds)
+    assert [rows for rows, *_ in log[folds:]] == [rows for rows, *_ in log[: count - folds]]
+    assert len({seed for *_, seed in log}) == count
+    assert table.about()["worth"] == (None if table.worth is None else table.worth.about())
+
+
+def test_a_second_model_replaces_the_training() -> None:
+    log: list[Any] = []
+    data = drawn(48)
+    table = fitted(4, log=log, second=noisy(*data, 1.0)(range(48), None, 7))
+    assert len(log) == 4
+    assert table.worth.pairs == 1
+
+
+def test_the_estimate_comes_from_the_models_that_gave_the_logits() -> None:
+    data, unseen = drawn(48), drawn(60, seed=3)[0]
+    log: list[Any] = []
+    table = fitted(4, log=log)
+    train = noisy(*data, 1.0)
+    said = [train(rows, steps, seed)(unseen).detach() for rows, steps, seed in log]
+    target = train(range(48), None, 999)(unseen).detach()
+    assert table.worth == worth_of(said[:4], [(said[4], said[0]), (said[5], said[1])], [target], count=4)
+    label = torch.stack(said[:4]).double().mean(0).argmax(1).numpy()
+    own = margins(torch.stack([said[at] for at in (0, 4, 1, 5)]).double().numpy(), label)
+    assert table.worth.sigma == pytest.approx(math.sqrt(((own[::2] - own[1::2]) ** 2).mean() / 2), rel=1e-6)
+
+
+def test_auto_is_content_with_four_folds_where_seeds_differ_more_than_data() -> None:
+    log: list[Any] = []
+    table = fitted("auto", noise=30.0, log=log, budget=16)
+    assert (table.origin.folds, table.origin.budget, len(log), table.origin.costs.trainings) == (4, 16, 6, 6)
+    assert table.worth.auc < 0.55
+
+
+def test_auto_asks_for_more_where_four_are_too_few() -> None:
+    log: list[Any] = []
+    table = fitted("auto", noise=0.5, log=log, budget=16)
+    assert (table.origin.folds, len(log)) == (12, 16), "two of four folds, one of them again, twelve, one of them again"
+    assert table.origin.costs.trainings == 16
+    assert (table.worth.folds, table.worth.pairs) == (12, 2)
+    assert table.worth.folds_needed > 12
+    assert len(set(table.entries.fold.tolist())) == 12
+    for at, (rows, *_) in enumerate(log[3:15]):
+        assert sorted(rows + np.flatnonzero(table.entries.fold == at).tolist()) == list(range(48))
+
+
+def test_auto_keeps_within_a_small_budget() -> None:
+    for budget in (3, 4, 5, 6):
+        log: list[Any] = []
+        table = fitted("auto", noise=0.5, log=log, budget=budget)
+        assert len(log) <= budget
+        assert table.origin.folds == min(4, budget - 1)
+
+
+def test_auto_never_asks_for_more_folds_than_there_are_groups() -> None:
+    table = fitted("auto", noise=0.5, budget=30, groups=[at % 6 for at in range(48)])
+    assert table.origin.folds == 6
+
+
+@pytest.mark.parametrize("wrong", [{"budget": 2}, {"budget": True}, {"second": False}, {"folds": 4, "budget": 9}])
+def test_a_budget_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(SettingsError, match="auto"):
+        fitted(**{"folds": "auto"} | wrong)
+
+
+def test_auto_needs_samples_to_choose_by() -> None:
+    data = drawn(24)
+    with pytest.raises(SettingsError, match="unseen="):
+        References.fit(hebb(*data), data, "auto")
+
+
+def test_an_auto_fit_that_was_killed_goes_on(tmp_path: Path) -> None:
+    log: list[Any] = []
+    data, unseen = drawn(48), drawn(60, seed=3)[0]
+    plain = noisy(*data, 0.5)
+
+    def killed(rows: Any, steps: int | None, seed: int) -> nn.Module:
+        log.append(seed)
+        if len(log) in (2, 6):
+            raise KeyboardInterrupt
+        return plain(rows, steps, seed)
+
+    how: dict[str, Any] = {"key": KEY, "model": plain(range(48), None, 999), "unseen": unseen, "budget": 12}
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            References.fit(killed, data, "auto", folder=tmp_path, **how)
+    found = References.fit(killed, data, "auto", folder=tmp_path, **how)
+    whole = References.fit(plain, data, "auto", **how)
+    assert torch.equal(found.entries.logits, whole.entries.logits)
+    assert found.worth == whole.worth
+    assert len(log) == 2 + whole.origin.costs.trainings, "nothing but what was killed is trained twice"
+
+
+def test_the_estimate_is_kept_in_the_file(tmp_path: Path) -> None:
+    table = fitted("auto", budget=6)
+    again = References.load(table.save(tmp_path / "table"))
+    assert again.worth == table.worth
+    assert again.about() == table.about()
