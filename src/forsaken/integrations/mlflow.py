@@ -15,12 +15,12 @@ from typing import Any
 from forsaken.data.samples import Samples
 from forsaken.errors import ForsakenError, OutputError
 from forsaken.jobs.certificate import FILE, Certificate, file_hash
-from forsaken.jobs.output import AUDIT, REPORT, RESULT
+from forsaken.jobs.output import AUDITS, REPORT, RESULT
 from forsaken.references.rows import as_keys, row_hashes
 from forsaken.references.table import References
 from forsaken.result import Result
 
-_SHOWN = (FILE, REPORT, RESULT, AUDIT)
+_SHOWN = (FILE, REPORT, RESULT, *AUDITS.values())
 _ROWS = "rows.txt"
 
 
@@ -67,10 +67,8 @@ def log_run(name: str, folder: Path, table: References | None = None) -> str:
         "forsaken.signed": "yes" if certificate.signature is not None else "no",
         "forsaken.certificate": FILE,
         "forsaken.report": REPORT,
+        "forsaken.verdict": result.verdict.word,
     }
-    verdict = getattr(result, "verdict", None)
-    if verdict is not None:
-        tags["forsaken.verdict"] = str(getattr(verdict, "word", verdict))
     papers = [path for shown in _SHOWN if (path := folder / shown).is_file()]
     return _register(name, weights, papers, tags, table)
 

@@ -1,4 +1,4 @@
-"""The seal of what an audit writes after the certificate: audit.json, and what it keeps of the models that it trained.
+"""The seal of what an audit writes after the certificate: the audits, and what it keeps of the models that it trained.
 
 A certificate states the SHA-256 of the results that were there when it was written. An audit comes later, so its files
 carry a MAC (HMAC-SHA256) instead, under a key that is derived from the record key and from the certificate. It shows
