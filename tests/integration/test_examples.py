@@ -152,7 +152,7 @@ def secrets(played: Played) -> set[str]:
 def test_everything_is_there_and_nothing_else(name, stage) -> None:
     played = stage(name)
     more = {
-        "pictures": {"records.key", "rows-to-delete.csv", "audit.json", *REFERENCES},
+        "pictures": {"records.key", "rows-to-delete.csv", "audit-standard.json", *REFERENCES},
         "texts": {"cleaned.csv", "copies-that-stay.csv"},
         "dataset": {"records.key", "rows-to-delete.csv"},
     }
@@ -223,7 +223,7 @@ def test_pictures_are_forgotten(pictures) -> None:
     assert apart["before"] > 0.8
     assert abs(apart["after"] - 0.5) < 0.25
     assert "are the samples memorised?" in pictures.said
-    audit = json.loads((pictures.forgotten / "audit.json").read_text(encoding="utf-8"))
+    audit = json.loads((pictures.forgotten / "audit-standard.json").read_text(encoding="utf-8"))
     found = {number["name"]: number for number in audit["numbers"]}
     for name in ("rmia_auc", "lira_auc"):
         assert found[name]["before"] > 0.9

@@ -34,7 +34,7 @@ import sys
 sys.path.insert(0, {tests!r})
 import forsaken.report.page
 from forsaken._files import write_atomically
-forsaken.report.page.write_report = lambda folder: write_atomically(folder / "report.html", b"page")
+forsaken.report.page.write_report = lambda folder, *_: write_atomically(folder / "report.html", b"page")
 """
 ARM = """
 import file_faults
@@ -181,12 +181,12 @@ def fitted(folder: Path) -> bool:
 
 def check_audit(before: Path, after: Path, ended: Ended, renamed: list[str]) -> None:
     old, new = digests(before / "forgotten"), digests(after / "forgotten", "audit-models")
-    own = {"audit.json", "report.html"}
+    own = {"audit-quick.json", "report.html"}
     assert {name: new.get(name) for name in old if name not in own} == {
         name: known for name, known in old.items() if name not in own
     }, "an audit changes nothing of the run"
-    if (after / "forgotten" / "audit.json").exists():
-        Audit.read(after / "forgotten" / "audit.json")
+    if (after / "forgotten" / "audit-quick.json").exists():
+        Audit.read(after / "forgotten" / "audit-quick.json")
     for path in (after / "forgotten").glob("audit-models/**/[!.]*.npz"):
         with np.load(path, allow_pickle=False) as file:
             assert all(np.isfinite(file[name]).all() for name in file.files)
@@ -194,7 +194,7 @@ def check_audit(before: Path, after: Path, ended: Ended, renamed: list[str]) -> 
 
 def audited(folder: Path) -> bool:
     found = folder / "forgotten"
-    return names(found) - {"earlier"} == RESULT | {"audit.json", "audit-models"} and not list(found.rglob(".*"))
+    return names(found) - {"earlier"} == RESULT | {"audit-quick.json", "audit-models"} and not list(found.rglob(".*"))
 
 
 # --- datasets --------------------------------------------------------------------------------------------------------

@@ -786,7 +786,7 @@ def test_a_label_of_a_record_is_not_quoted(tmp_path: Path, label: int) -> None:
     inputs, labels = world().sets["forget"]
     np.savez(folder / "forget.npz", inputs=inputs, labels=np.where(np.arange(len(labels)) == 3, label, labels))
     ended = forsaken("unlearn", write_job(folder, data={"forget": "forget.npz", "train": None}))
-    assert ended.code == (2 if label > 10**6 else 0)  # labels of other classes are nobody's business
+    assert ended.code == 2
     assert str(label) not in ended.out + ended.err.replace(str(folder), "")
 
 

@@ -204,7 +204,7 @@ def test_two_runs_at_once_do_not_mix(nursery: Nursery, job: Path) -> None:
     first = """
 import forsaken.jobs.run as place, subprocess, sys, os
 real = place._write_weights
-def told(*given):
+def told(*given, **named):
     child = os.fork()
     if child == 0:
         try:
@@ -213,7 +213,7 @@ def told(*given):
             os._exit(50 + ended.code)
         os._exit(60)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 52, "the second run was not refused"
-    return real(*given)
+    return real(*given, **named)
 place._write_weights = told
 """
     ended = nursery.run("unlearn", job, first=QUICK + first)

@@ -71,5 +71,5 @@ class Scrub(Descent):
                 if epoch >= self.ascent_epochs:  # the curve shows whether what was forgotten comes back
                     with evaluation(student), torch.no_grad():
                         for batch in run.in_order(forget):
-                            run.note(distance=divergence(batch.taught, run.logits(batch)))
+                            run.note(distance=divergence(batch.taught, run.adapter(batch.inputs)))
         return run.details({"ascent_epochs": self.ascent_epochs}, passes=self.ascent_epochs + 1)

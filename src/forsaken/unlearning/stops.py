@@ -16,6 +16,7 @@ from forsaken.verdict import ACCURACY_LOSS
 
 Stop = Literal["accuracy-loss", "unknown-records", "unknown-labels", "other-inputs"]
 STOPS: tuple[Stop, ...] = get_args(Stop)
+_FEW = 20  # samples, of which an accuracy says too little
 _SCALE = 32.0  # by which the sizes of two sets of inputs may differ: pictures from 0 to 255 and from 0 to 1 do by 255
 
 
@@ -88,6 +89,8 @@ def _stop_other_scale(ours: float, theirs: float, name: str) -> None:
 def stop_unknown_answers(right: Array, labels: Array, name: str, allow: Collection[str] = ()) -> None:
     """Raise an `InputError` if the model before answers training samples no better than by their most frequent label.
 
+    Fewer than twenty samples are too few to tell.
+
     Parameters
     ----------
     right : bool array
@@ -100,7 +103,7 @@ def stop_unknown_answers(right: Array, labels: Array, name: str, allow: Collecti
         Overridden stops.
     """
     share = float(np.bincount(labels).max() / len(labels))
-    if "other-inputs" in allow or float(right.mean()) > share or share == 1:
+    if "other-inputs" in allow or len(right) < _FEW or float(right.mean()) > share or share == 1:
         return
     raise InputError(
         f"the model before answers {right.mean():.0%} of {len(right)} {name} with their labels, no more than by naming "

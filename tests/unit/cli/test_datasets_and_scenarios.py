@@ -156,10 +156,10 @@ def test_check_finds_everything_good(run: Run, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_check_ends_with_1_where_a_file_has_a_problem(run: Run, folder: Path, as_json: bool) -> None:
+def test_check_ends_with_3_where_a_file_has_a_problem(run: Run, folder: Path, as_json: bool) -> None:
     pq.write_table(pa.table({"text": ["a", "b"], "label": [0, 7]}), folder / "toy.parquet")
     ended = run("datasets", "check", *["--json"] * as_json)
-    assert ended.code == 1
+    assert ended.code == 3
     told = json.loads(ended.out)["files"][0]["problem"] if as_json else row_of(ended.out, "toy-reviews")
     assert "the label of row 1 is 7, expected 0 to 1" in told
     assert "Traceback" not in ended.err
@@ -167,7 +167,7 @@ def test_check_ends_with_1_where_a_file_has_a_problem(run: Run, folder: Path, as
 
 def test_check_of_a_dataset_that_is_not_here_says_how_to_get_it(run: Run) -> None:
     ended = run("datasets", "check", "toy-reviews")
-    assert ended.code == 1
+    assert ended.code == 3
     assert "run: forsaken datasets get toy-reviews" in row_of(ended.out, "toy-reviews")
 
 
@@ -276,7 +276,7 @@ def test_every_verb_has_help_with_an_example(verb: str) -> None:
     ("arguments", "code", "word"),
     [
         (("datasets", "get", "imdbb"), 2, "error: unknown dataset 'imdbb'; did you mean 'imdb'?"),
-        (("datasets", "check", "imdb"), 1, ""),
+        (("datasets", "check", "imdb"), 3, ""),
     ],
 )
 def test_a_process_ends_with_its_code_and_without_a_traceback(

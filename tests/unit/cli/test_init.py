@@ -52,7 +52,7 @@ def test_leads_with_references(here: Path) -> None:
     run()
     job = read_job(here / "forsaken.toml")
     assert job.references is not None
-    assert job.references.folds == 4
+    assert job.references.folds == "auto"
     assert job.audit.recipe is not None
     assert job.data.train is not None
     assert target_of(job) == "out-of-fold"

@@ -72,7 +72,7 @@ def test_outputs_are_no_more_open_than_the_inputs(tmp_path: Path) -> None:
     out = play(job)
     found = modes(out)
     private = {"mask.safetensors", "records.key", "references.safetensors", "references.safetensors.key"}
-    assert {"model.safetensors", "cleaned.parquet", "report.html", "audit.json"} <= set(found)
+    assert {"model.safetensors", "cleaned.parquet", "report.html", "audit-quick.json"} <= set(found)
     assert {name: mode for name, mode in found.items() if name not in private} == dict.fromkeys(
         set(found) - private, 0o644
     )

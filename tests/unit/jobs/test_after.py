@@ -74,7 +74,7 @@ def test_five_requests_in_a_row(tmp_path: Path, quick: None) -> None:
     # The audit of the last request finds its way with the same word.
     audited = forsaken("audit", job, "--after", folder / "forgotten-4")
     assert audited.code in (0, 4), audited.err
-    assert (folder / "forgotten-5" / "audit.json").is_file()
+    assert (folder / "forgotten-5" / "audit-quick.json").is_file()
 
 
 def test_without_references_the_key_is_handed_on(tmp_path: Path, quick: None) -> None:

@@ -72,7 +72,7 @@ WRONG: list[tuple[str, str, str]] = [
     (MODEL, "path = 1\n[model]", "line 1: [path] is unknown, expected one of audit, chain, data, method, "),
     (MODEL, "chain = 1\n[model]", "line 1: [chain] is 1, expected a table with limits such as max_drift = 2.0"),
     (MODEL, "[[chain]]\n[model]", "line 1: [chain] is a list, expected a table with limits such as max_drift = 2.0"),
-    (FOLDER, 'folder = "out"\nseed = 1', "line 10: [output] seed is unknown, expected one of batch_norm, "
+    (FOLDER, 'folder = "out"\nseed = 1', "line 10: [output] seed is unknown, expected one of allow, batch_norm, "
      "cleaned, folder, mask, per_record, record_key, signing_key; the key belongs to [method] or [references]"),
     ('[output]\nfolder = "out"\n', "", "[output] is missing, expected a table with the folder of the results"),
     (FOLDER, "", 'line 8: [output] folder is missing, expected a folder such as "forgotten"'),

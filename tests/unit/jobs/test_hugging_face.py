@@ -31,6 +31,7 @@ transformers = pytest.importorskip("transformers")
 
 RECIPE = {"epochs": 30, "batch_size": 8, "learning_rate": 3e-3}
 MODEL = {"weights": "bert", "factory": None}
+LOSSY = {"allow": ["accuracy-loss"]}  # a few samples, half of which two references never saw
 BASED = {"weights": "bert", "factory": None, "base": "bert/config.json"}
 
 
@@ -47,7 +48,7 @@ def test_without_a_base_nothing_says_how_to_train(tmp_path: Path) -> None:
 
 
 def test_references_of_a_bert_from_its_configuration(tmp_path: Path) -> None:
-    job = write_bert(tmp_path, model=BASED, references={"folds": 2}, audit={"recipe": RECIPE})
+    job = write_bert(tmp_path, model=BASED, references={"folds": 2}, audit={"recipe": RECIPE}, output=LOSSY)
     learnt(job, tmp_path / "bert")
     facts = fitted(job)
     assert facts["trainings"] == 2

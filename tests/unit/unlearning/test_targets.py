@@ -168,6 +168,6 @@ def test_every_target_claims_what_it_aims_at_and_names_what_it_does_not_show(tar
 def test_a_method_without_a_target_claims_no_single_sample() -> None:
     found = targets.claim_of("scrub", {})
     assert found.target == "scrub"
-    assert "behaves as if it had not been trained on" in found.shown
+    assert "has no measure of its own" in found.shown
     assert found.not_shown.startswith("scrub gives no guarantee for a single sample.")
     assert ATTACKER in found.not_shown
