@@ -184,7 +184,7 @@ def test_a_retrained_pipeline_of_its_own_cannot_stand_beside(tmp_path: Path) -> 
     job = estimator_job(folder, oracle={"retrained": "retrained.skops"})
     run(job)
     found = audited(job, "quick")
-    assert any("[oracle] retrained prepares the records in a way of its own" in each for each in found.warnings)
+    assert any("prepares the records by steps of its own" in each for each in found.warnings)
     assert all(number.retrained is None for number in found.numbers)
 
 

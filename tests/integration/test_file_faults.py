@@ -9,6 +9,7 @@ tried; with ``-m slow`` every operation of every verb, with a failure and with a
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -26,6 +27,7 @@ from file_faults import FAULTS
 from job_folders import RECIPE, SHADOW, Ended, Nursery, digests, forsaken, write_job, write_world
 
 from forsaken.auditing.result import Audit
+from forsaken.cli.exits import Exit
 from forsaken.references.table import References
 
 # The page takes a second, and is one file like the others.
@@ -94,7 +96,7 @@ def whole(folder: Path) -> bool:
     weights = folder / "model.safetensors"
     told = forsaken("verify", folder / "certificate.json", "--weights", weights, "--any-signer", "--json")
     json.loads((folder / "result.json").read_bytes())
-    return told.code == 0
+    return told.code == Exit.NOT_SHOWN  # no check failed, and the job says too little to show more
 
 
 # --- unlearn ---------------------------------------------------------------------------------------------------------
@@ -188,7 +190,8 @@ def check_audit(before: Path, after: Path, ended: Ended, renamed: list[str]) -> 
     if (after / "forgotten" / "audit-quick.json").exists():
         Audit.read(after / "forgotten" / "audit-quick.json")
     for path in (after / "forgotten").glob("audit-models/**/[!.]*.npz"):
-        with np.load(path, allow_pickle=False) as file:
+        # A seal comes before the arrays.
+        with np.load(io.BytesIO(path.read_bytes()[32:]), allow_pickle=False) as file:
             assert all(np.isfinite(file[name]).all() for name in file.files)
 
 

@@ -209,7 +209,10 @@ def test_models_that_do_not_say_how_to_begin(tmp_path: Path, kind: str) -> None:
     else:
         (folder / kind).write_bytes(program())
         job = write_job(folder, model={"weights": kind, "factory": None})
-    with pytest.raises(SettingsError, match=r'says (how to train another from the start|what it was trained from).*profile = "quick" works'):
+    with pytest.raises(
+        SettingsError,
+        match=r'says (how to train another from the start|what it was trained from).*profile = "quick" works',
+    ):
         planned(job, profile="standard")
 
 

@@ -175,7 +175,9 @@ def test_buffers_are_written_as_they_were(folder: Path) -> None:
     model = nn.Sequential(nn.Linear(12, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 4))
     model(torch.from_numpy(world().sets["train"][0]))  # moves the statistics
     torch.save(model.state_dict(), folder / "model.pt")
-    run(write_job(folder, model={"weights": "model.pt"}, method=UNIFORM, output={"allow": ["other-inputs"]}))  # untrained
+    run(
+        write_job(folder, model={"weights": "model.pt"}, method=UNIFORM, output={"allow": ["other-inputs"]})
+    )  # untrained
     new = torch.load(folder / "forgotten" / "model.pt", weights_only=True)
     for name in ("1.running_mean", "1.running_var", "1.num_batches_tracked"):
         assert torch.equal(new[name], model.state_dict()[name])

@@ -169,5 +169,5 @@ def test_a_method_without_a_target_claims_no_single_sample() -> None:
     found = targets.claim_of("scrub", {})
     assert found.target == "scrub"
     assert "has no measure of its own" in found.shown
-    assert found.not_shown.startswith("scrub gives no guarantee for a single sample.")
+    assert found.not_shown.startswith("That the model answers like one that was not trained on the samples")
     assert ATTACKER in found.not_shown
