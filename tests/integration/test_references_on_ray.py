@@ -93,4 +93,4 @@ def test_a_fit_that_failed_on_ray_goes_on(tmp_path: Path) -> None:
     table = References.fit(train, (X, Y), folder=folder, engine="ray", workers=2)
     assert len(list(tmp_path.glob("trained-*"))) == 4 - left, "what was trained is not trained again"
     torch.testing.assert_close(table.logits(X), by_hand(X, Y, apart(table.entries.fold)))
-    assert list(folder.iterdir()) == []
+    assert len(list(folder.glob("fold-*"))) >= 4, "they are the caller's, until the table is saved"
