@@ -316,9 +316,9 @@ class Bench:
         work = self.fresh()
         ended = self.run(work, at=0)
         assert ended.code in self.verb.codes, ended.err
-        self.verb.check(self.before, work, ended, self.renamed(at))
-        assert self.verb.done(work)
         self.kinds = [line.split(" ", 1)[0] for line in self.log.read_text().splitlines()]
+        self.verb.check(self.before, work, ended, self.renamed(len(self.kinds) + 1))
+        assert self.verb.done(work)
 
     @property
     def log(self) -> Path:
