@@ -204,6 +204,7 @@ def _expanded(file: pq.ParquetFile, columns: list[str] | None) -> pa.Table:
     for batch in file.iter_batches(batch_size=_BATCH, columns=columns):
         size += batch.nbytes
         check_expansion(size)
+        batch.validate(full=True)  # texts that are not UTF-8 would fail later, when they are taken out
         batches.append(batch)
     schema = file.schema_arrow if columns is None else pa.schema([file.schema_arrow.field(name) for name in columns])
     return pa.Table.from_batches(batches, batches[0].schema if batches else schema)

@@ -64,6 +64,13 @@ def test_texts_and_names_of_a_parquet_file(tmp_path: Path) -> None:
     assert (found.labels.tolist(), found.labels.dtype, found.names) == ([1, 0, 1], np.int64, ("apple", "pear"))
 
 
+def test_texts_of_a_parquet_file_that_are_not_utf_8_are_refused_and_not_shown(tmp_path: Path) -> None:
+    damaged = pa.StringArray.from_buffers(2, *pa.array([b"one", b"tw\xff"]).buffers()[1:])
+    with pytest.raises(DataError, match=r"own\.parquet cannot be read as Parquet") as caught:
+        read_records(parquet(tmp_path, text=damaged, label=[0, 1]))
+    assert "one" not in str(caught.value)
+
+
 @pytest.mark.parametrize("wrap", [lambda content: {"bytes": content, "path": "p"}, bytes], ids=["struct", "binary"])
 def test_pictures_of_a_parquet_file(tmp_path: Path, wrap: Callable[[bytes], object]) -> None:
     found = read_records(parquet(tmp_path, image=[wrap(picture(RED)), wrap(picture(BLUE))], label=[1, 0]))
