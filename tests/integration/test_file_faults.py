@@ -3,7 +3,7 @@
 Each verb is run once without a fault, which counts its operations. Then it is run with a fault at one of them
 (`file_faults`), its folder is looked at as it is, and it is run again. By default a few operations of each verb are
 tried; with ``-m slow`` every operation of every verb, with a failure and with a death. The counts are printed
-(``pytest -s``), and appended to the file that FORSAKEN_FAULT_COUNTS names.
+(``pytest -s``), and added up in the file that FORSAKEN_FAULT_COUNTS names.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ import pytest
 from file_faults import FAULTS
 from job_folders import RECIPE, SHADOW, Ended, Nursery, digests, forsaken, write_job, write_world
 
+from forsaken._files import write_atomically
 from forsaken.auditing.result import Audit
 from forsaken.cli.exits import Exit
+from forsaken.provenance import provenance
 from forsaken.references.table import References
 
 # The page takes a second, and is one file like the others.
@@ -366,13 +368,21 @@ class Bench:
 
 
 def note(name: str, kinds: list[str], tried: list[tuple[int, str]]) -> None:
-    counts = {kind: kinds.count(kind) for kind in dict.fromkeys(kinds)}
+    """Print how many faults were tried, and add them to the file that FORSAKEN_FAULT_COUNTS names."""
     faults = {fault: sum(each == fault for _, each in tried) for fault in FAULTS}
-    line = json.dumps({"verb": name, "operations": len(kinds), "kinds": counts, "tried": faults})
-    print(line)  # noqa: T201 (the record of a full run)
+    print(name, len(kinds), faults)  # noqa: T201 (the record of a full run)
     if "FORSAKEN_FAULT_COUNTS" in os.environ:
-        with Path(os.environ["FORSAKEN_FAULT_COUNTS"]).open("a") as file:
-            file.write(line + "\n")
+        place = Path(os.environ["FORSAKEN_FAULT_COUNTS"])
+        known = json.loads(place.read_bytes()) if place.exists() else {"verbs": {}}
+        row = known["verbs"].setdefault(name, {"tried": dict.fromkeys(FAULTS, 0)})
+        row |= {"operations": len(kinds), "kinds": {kind: kinds.count(kind) for kind in dict.fromkeys(kinds)}}
+        row["tried"] = {fault: row["tried"][fault] + faults[fault] for fault in FAULTS}
+        rows = known["verbs"].values()
+        known["command"] = f"FORSAKEN_FAULT_COUNTS=FILE pytest -m slow tests/integration/{Path(__file__).name}"
+        known["operations"] = sum(row["operations"] for row in rows)
+        known["faults"] = sum(sum(row["tried"].values()) for row in rows)
+        known["provenance"] = provenance()
+        write_atomically(place, json.dumps(known, indent=1).encode() + b"\n")
 
 
 def try_all(bench: Bench, chosen: list[tuple[int, str]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -77,6 +78,17 @@ def test_the_demonstration_s_table_is_that_of_its_saved_result() -> None:
     assert [line.strip() for line in block.split("\n\n", 1)[1].splitlines()] == [
         line.strip() for line in saved.splitlines()
     ]
+
+
+def test_counts_of_damaged_files_and_faults_are_those_of_their_files() -> None:
+    page = (ROOT / "docs" / "numbers.md").read_text(encoding="utf-8")
+    fuzz, faults = (
+        json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_bytes()) for name in ("fuzz", "file-faults")
+    )
+    told = [fuzz["all"][key] for key in ("files", "refused", "accepted")] + [faults["operations"], faults["faults"]]
+    assert not [number for number in told if f"{number:,}" not in page]
+    assert f"{len(fuzz['kinds'])} kinds" in page
+    assert fuzz["all"]["failures"] == 0
 
 
 @pytest.mark.parametrize("target", ["demo", "test"])
