@@ -26,6 +26,7 @@ from forsaken.unlearning.stops import STOPS, override, stop_strange_inputs
 
 _JUDGED = 2000  # training rows, at most, that a run looks at to see what was kept
 _RETAIN_SHARE, _RETAIN_LEAST = 0.01, 50  # of the training data, where no retain set is named
+_RETAIN_BESIDE_REFERENCES, _RETAIN_MOST = 0.1, 1000  # small networks hold them in place beside the curvature
 # Whose labels must be the model's classes; samples of other sets may have classes of their own, and lose their labels.
 _LABELLED = ("retain", "kept", "test", "train")
 
@@ -177,7 +178,7 @@ def _choose(job: Job, reader: Reader, *, audit: bool) -> tuple[dict[str, Rows], 
             # Rows that are to be forgotten stay, as a mistake that `Sets` reports.
             known = ~rows[name].apart_from([train]) & rows[name].apart_from([forget])
             rows[name] = _left(rows[name], known, "in the training data", notes)
-        if "retain" not in rows and (drawn := _retain(train, forget, job.method.seed)) is not None:
+        if "retain" not in rows and (drawn := _retain(job, train, forget)) is not None:
             rows["retain"] = drawn
             notes.append(f"no retain samples were named: {len(drawn)} were drawn from the training data")
         left = train.without([rows[name] for name in ("forget", "retain") if name in rows])
@@ -223,13 +224,16 @@ def _aligned(part: Rows, model: Rows) -> Rows:
     return replace(part, content=replace(own, content=own.content[:, order], fields=wanted.fields))
 
 
-def _retain(train: Rows, forget: Rows, seed: int) -> Rows | None:
+def _retain(job: Job, train: Rows, forget: Rows) -> Rows | None:
     free = train.apart_from([forget])
     if not free.any():
         return None
+    wanted = int(len(train) * _RETAIN_SHARE)
+    if job.references is not None:
+        wanted = max(wanted, min(int(len(train) * _RETAIN_BESIDE_REFERENCES), _RETAIN_MOST))
     # At most half, or nothing would be left to see what was kept.
-    count = min(max(_RETAIN_LEAST, int(len(train) * _RETAIN_SHARE)), max(1, int(free.sum()) // 2))
-    order = generator(seed, Purpose.JOB_DRAWN_RETAIN).permutation(len(train))
+    count = min(max(_RETAIN_LEAST, wanted), max(1, int(free.sum()) // 2))
+    order = generator(job.method.seed, Purpose.JOB_DRAWN_RETAIN).permutation(len(train))
     return train.take(np.sort(order[free[order]][:count]), "retain")
 
 

@@ -193,15 +193,16 @@ class Factors:
         divided by its trace.
     bias : str or None
         The name of the bias, whose input is the 1 at the end of a.
-    embedding : bool
-        Whether the rows of the weight, and not its columns, belong to the inputs.
+    transposed : bool
+        Whether the rows of the weight, and not its columns, belong to the inputs, as in an embedding and in the layers
+        of GPT-2. Of an embedding A is diagonal.
     """
 
     inputs: Moment
     outputs: Moment
     count: float = 0.0
     bias: str | None = None
-    embedding: bool = False
+    transposed: bool = False
 
     @property
     def divisor(self) -> float:
@@ -372,7 +373,7 @@ class Curvature:
         tensors: dict[str, Tensor] = {}
         told: dict[str, Any] = {"rows": self.rows, "share": self.share, "weights": self.weights, "factors": {}}
         for at, (name, each) in enumerate(sorted(self.factors.items())):
-            told["factors"][name] = {"at": at, "count": each.count, "bias": each.bias, "embedding": each.embedding}
+            told["factors"][name] = {"at": at, "count": each.count, "bias": each.bias, "transposed": each.transposed}
             for side, moment in (("inputs", each.inputs), ("outputs", each.outputs)):
                 for part, tensor in zip(_PARTS, moment.parts(), strict=True):
                     if tensor is not None:
@@ -403,9 +404,10 @@ class Curvature:
             factors = {}
             for name, about in told["factors"].items():
                 sides = moment(f"{about['at']}.inputs"), moment(f"{about['at']}.outputs")
-                own = Factors(*sides, float(about["count"]), about["bias"], bool(about["embedding"]))
+                transposed = bool(about["transposed"] if "transposed" in about else about["embedding"])  # as of 0.1
+                own = Factors(*sides, float(about["count"]), about["bias"], transposed)
                 diagonal = own.inputs.matrix is None and own.inputs.sketch is None
-                if not 0 <= own.count < math.inf or not isinstance(own.bias, str | None) or diagonal != own.embedding:
+                if not 0 <= own.count < math.inf or not isinstance(own.bias, str | None) or diagonal > transposed:
                     raise ValueError(f"the header of {name} is not that of a curvature")
                 factors[str(name)] = own
             diagonals = {str(name): left.pop(f"{at}.squares") for at, name in enumerate(list(told["diagonals"]))}
@@ -487,7 +489,7 @@ class _Layers:
             start = f"{name}." if name else ""
             if "norm" in type(layer).__name__.lower():
                 fixed |= {f"{start}{own}" for own, _ in layer.named_parameters(recurse=False)}
-            plain = isinstance(layer, _FACTORED) and getattr(layer, "groups", 1) == 1
+            plain = (isinstance(layer, _FACTORED) or _is_transposed(layer)) and getattr(layer, "groups", 1) == 1
             plain = plain and getattr(layer, "padding_mode", "zeros") == "zeros"
             plain = plain and not isinstance(getattr(layer, "padding", 0), str)
             if plain and f"{start}weight" in trainable and owners[id(layer.weight)] == 1:
@@ -515,11 +517,12 @@ class _Layers:
             if isinstance(layer, nn.Embedding):
                 tokens, width = weight.shape
                 sides = Moment.zeros(tokens, weight, diagonal=True), Moment.zeros(width, weight)
-                factors[name] = Factors(*sides, embedding=True)
+                factors[name] = Factors(*sides, transposed=True)
                 continue
-            bias = self.biases.get(name)
-            width = weight[0].numel() + (bias is not None)
-            factors[name] = Factors(Moment.zeros(width, weight), Moment.zeros(len(weight), weight), bias=bias)
+            bias, transposed = self.biases.get(name), _is_transposed(layer)
+            inputs, outputs = weight.shape if transposed else (weight[0].numel(), len(weight))
+            sides = Moment.zeros(inputs + (bias is not None), weight), Moment.zeros(outputs, weight)
+            factors[name] = Factors(*sides, bias=bias, transposed=transposed)
         for name, weight in self.others.items():
             if weight.dim() > 1:
                 factors[name] = Factors(Moment.zeros(weight[0].numel(), weight), Moment.zeros(len(weight), weight))
@@ -577,6 +580,11 @@ def _add_layer(own: Factors, layer: nn.Module, given: Tensor, gradient: Tensor, 
     if own.bias is not None:
         vectors = torch.cat([vectors, vectors.new_ones(len(vectors), 1)], 1)
     own.inputs.add(vectors * weights.sqrt()[:, None], sign)
+
+
+def _is_transposed(layer: nn.Module) -> bool:
+    """Return whether a layer is a linear one of Transformers' GPT-2, whose weight is inputs x outputs."""
+    return type(layer).__name__ == "Conv1D" and isinstance(getattr(layer, "weight", None), Tensor)
 
 
 def _patches(layer: nn.Module, given: Tensor) -> Tensor:

@@ -13,7 +13,9 @@ import pytest
 import torch
 from reference_case import KEY, drawn, hebb
 from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
 
+import forsaken
 from forsaken import Curvature, References
 from forsaken.errors import InputError, ModelError, SettingsError
 from forsaken.models.weights import fingerprint
@@ -223,7 +225,7 @@ def test_an_embedding_weighs_its_tokens(every_sign: None) -> None:
     model = built(make)
     found = Curvature.fit(model, copies(tokens))
     own = found.factors["embedding.weight"]
-    assert own.embedding
+    assert own.transposed
     assert own.bias is own.inputs.matrix is own.inputs.sketch is None
     weights, outer = torch.zeros(11, dtype=torch.float64), torch.zeros(4, 4, dtype=torch.float64)
     for row in tokens:
@@ -237,6 +239,27 @@ def test_an_embedding_weighs_its_tokens(every_sign: None) -> None:
     torch.testing.assert_close(own.inputs.diagonal, weights * 8)
     assert own.count == pytest.approx(float(weights.sum()) * 8)
     torch.testing.assert_close(own.outputs.matrix / found.rows, outer / len(tokens))
+
+
+def test_the_layers_of_gpt_2_are_linear_ones_with_their_weights_transposed() -> None:
+    plain = built(lambda: nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, CLASSES)))
+    turned = copy.deepcopy(plain)
+    for at in (0, 2):
+        turned[at] = Conv1D(plain[at].out_features, plain[at].in_features).double()
+        turned[at].load_state_dict({"weight": plain[at].weight.T, "bias": plain[at].bias})
+    rows = normal(40, 4)
+    found = {model: Curvature.fit(model, rows) for model in (plain, turned)}
+    for name, own in found[turned].factors.items():
+        assert own.transposed
+        torch.testing.assert_close(own.inputs.matrix, found[plain].factors[name].inputs.matrix)
+        torch.testing.assert_close(own.outputs.matrix, found[plain].factors[name].outputs.matrix)
+        assert own.bias == found[plain].factors[name].bias
+    told = Curvature.from_tensors(*found[turned].to_tensors())
+    one, other = (
+        forsaken.unlearn(model, rows[:3], targets=normal(3, CLASSES, seed=1), curvature=curvature).model
+        for model, curvature in ((plain, found[plain]), (turned, told))
+    )
+    torch.testing.assert_close(one(rows), other(rows))
 
 
 def test_inputs_that_meet_no_gradient_say_nothing(every_sign: None) -> None:
@@ -364,7 +387,7 @@ def close(one: Curvature, other: Curvature) -> None:
     assert set(one.factors) == set(other.factors)
     for name, each in one.factors.items():
         assert each.count == pytest.approx(other.factors[name].count, rel=1e-9)
-        assert (each.bias, each.embedding) == (other.factors[name].bias, other.factors[name].embedding)
+        assert (each.bias, each.transposed) == (other.factors[name].bias, other.factors[name].transposed)
     assert {**about, "weights": "", "factors": ""} == {**told, "weights": "", "factors": ""}
 
 

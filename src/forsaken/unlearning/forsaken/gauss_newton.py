@@ -5,7 +5,8 @@
 J is the Jacobian of the centred logits of D at θ. The solution is δ = M⁻¹Jᵀy with J M⁻¹Jᵀ y = t − c(f_θ(D)). y is found
 by a few steps of the conjugate-residual method, each of which takes one product with Jᵀ (a backward pass over D) and
 one with J (a forward pass with tangents). Then θ moves by δ, and the problem is linearised again: since networks are
-not linear, few steps and more rounds win. Only D is passed: M, not other samples, keeps the model's other answers.
+not linear, few steps and more rounds win. Only D is passed: M, not other samples, keeps the model's other answers. In
+networks that are small for what they have learnt, retain samples are passed as well, with their own answers as targets.
 """
 
 from __future__ import annotations
@@ -92,15 +93,15 @@ class Metric:
                 continue
             if isinstance(space.first, InputSpan) and space.first.name == name:
                 outputs = curvature.divide_outputs(name, damping, device)
-                self._layers.append(_Layer(weight, None, _same, outputs))  # in its coordinates A is the identity
+                # in its coordinates A is the identity
+                self._layers.append(_Layer(weight, None, _same, outputs, factors.transposed))
                 continue
             columns = _columns(len(factors.inputs.diagonal), factors.bias, weight, bias)
             pair = (
                 curvature.divide_inputs(name, damping, device, None if columns is None else columns.to(device)),
                 curvature.divide_outputs(name, damping, device),
             )
-            # the inputs of an embedding are its rows
-            self._layers.append(_Layer(weight, bias, *(reversed(pair) if factors.embedding else pair)))
+            self._layers.append(_Layer(weight, bias, *pair, factors.transposed))
         for name, squares in curvature.diagonals.items():
             if name in space.parts:
                 spread = squares.to(device).clamp_min(0) / max(1, curvature.rows)
@@ -117,22 +118,26 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """A weight, its bias, and how to divide by the factors of their columns and of their rows."""
+    """A weight, its bias, and how to divide by A and by G; whether the weight's rows, and not its columns, meet A."""
 
     weight: str | None
     bias: str | None
-    columns: Apply
-    rows: Apply
+    inputs: Apply
+    outputs: Apply
+    transposed: bool
 
     def divide(self, gradient: Named) -> Named:
-        parts = [] if self.weight is None else [gradient[self.weight].flatten(1)]
-        parts += [] if self.bias is None else [gradient[self.bias][:, None]]
-        matrix = self.columns(self.rows(torch.cat(parts, 1).T).T)
+        parts = []
+        if self.weight is not None:
+            parts.append(gradient[self.weight].T if self.transposed else gradient[self.weight].flatten(1))
+        if self.bias is not None:
+            parts.append(gradient[self.bias][:, None])
+        matrix = self.inputs(self.outputs(torch.cat(parts, 1).T).T)
         found = {}
         if self.bias is not None:
             found[self.bias], matrix = matrix[:, -1], matrix[:, :-1]
         if self.weight is not None:
-            found[self.weight] = matrix.reshape(gradient[self.weight].shape)
+            found[self.weight] = (matrix.T if self.transposed else matrix).reshape(gradient[self.weight].shape)
         return found
 
 
@@ -160,11 +165,12 @@ class Linearised:
         self.passed = 0.0  # sample passes so far
         self.way = way
         self._graphs: list[Tensor] | None = None
+        self._here: Named | None = None
         self._sizes: list[int] = []
 
     def at(self) -> Tensor:
         """Linearise at θ, and return the centred logits there (rows x classes)."""
-        self._graphs = None  # free the last round's activations before new ones come
+        self._graphs = self._here = None  # free the last round's activations before new ones come
         graphs: list[Tensor] = []
         found: list[Tensor] = []
         for at in range(len(self.batches)):
@@ -209,14 +215,17 @@ class Linearised:
             except RuntimeError as error:
                 if self.way == _WAYS[-1]:
                     raise ModelError(f"the model's logits cannot be differentiated ({error})") from error
-                self.way = _WAYS[_WAYS.index(self.way) + 1]
+                self.way, self._here = _WAYS[_WAYS.index(self.way) + 1], None
 
     def _logits(self, at: int, parts: Named) -> Tensor:
         inputs, prefixed = self.batches[at]
         return centre(self.space.logits(inputs, parts, prefixed))
 
     def _forward(self, at: int, tangent: Named) -> Tensor:
-        here = {name: part.detach() for name, part in self.space.parts.items()}
+        if self._here is None:
+            # Copies: the parts are views of one vector, and forward mode would give each a tangent of that whole size.
+            self._here = {name: part.detach().clone() for name, part in self.space.parts.items()}
+        here = self._here
         found: Tensor = jvp(lambda parts: self._logits(at, parts), (here,), (tangent,))[1]
         return found
 

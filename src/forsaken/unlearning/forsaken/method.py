@@ -55,7 +55,8 @@ from forsaken.unlearning.settings import choice, group, grouped, number, other, 
 GAUSS_NEWTON = "gauss-newton"
 OPTIMISERS: dict[str, Callable[..., Found]] = {"lbfgs": lbfgs, "owlqn": owlqn}
 _PENALTY = 1e-3
-_VIEWS = 4.0  # the tolerance for views is so many times that for samples: attackers do not know the views
+_LOOSER = 4.0  # the tolerance for views, which attackers do not know, and retain samples, over that for samples
+_SMALL = 20  # weights for each answer that a network has learnt; with fewer the curvature alone holds too little
 _SPREAD = 0.5  # distance of two models that never saw a sample, over their logits' size, where it was not measured
 
 
@@ -288,15 +289,21 @@ class Forsaken(Unlearner):
         base, adapter, count = curvature.check(student), LogitModel(student, request.forward), len(request.forget)
         target, facts, notes = self._target(student, request)
         parts, wanted = self._with_views(request, target)
+        spread = None if request.references is None else request.references.spread
+        extent = float(wanted.square().mean().sqrt()) or math.sqrt(target.before)  # uniform targets are zero
+        tolerance = self.solver.tolerance * (_SPREAD if spread is None else spread) * extent
+        views, held = len(wanted) // count - 1, self._held(student, request, curvature, wanted.shape[1], notes)
+        if held is not None:
+            parts.append(held)
+            with kept_buffers(student):
+                wanted = torch.cat([wanted, centre(self._logits(student, request, held).double())])
         space = self._curved_space(adapter, parts, curvature)
         facts |= {
             "optimiser": GAUSS_NEWTON,
             "left": [] if space.prefix is None else sorted(space.prefix.weights),
-            "views": len(wanted) // count - 1,
+            "views": views,
+            "held": 0 if held is None else len(held),
         }
-        spread = None if request.references is None else request.references.spread
-        extent = float(wanted.square().mean().sqrt()) or math.sqrt(target.before)  # uniform targets are zero
-        tolerance = self.solver.tolerance * (_SPREAD if spread is None else spread) * extent
         if not target.memorised or math.sqrt(target.before) <= tolerance:
             return self._unchanged(space, student, target, facts, notes)
         with prepared(student):
@@ -304,8 +311,8 @@ class Forsaken(Unlearner):
             metric = Metric(space, curvature, self.solver.damping)
             size = self.batch_size or default_batch_size(adapter, request.forget)
             passed, rounds = 0.0, 0
-            # Views first, less closely, with the samples among them; then the samples alone.
-            for some, times in ((parts, _VIEWS), (parts[:1], 1.0)) if len(parts) > 1 else ((parts, 1.0),):
+            # First everything, less closely; then the samples to forget alone.
+            for some, times in ((parts, _LOOSER), (parts[:1], 1.0)) if len(parts) > 1 else ((parts, 1.0),):
                 rows = join(some)
                 placed = [space.place(part.inputs) for part in rows.batches(size)]
                 linear = Linearised(space, [(inputs, space.prefix_outputs(inputs)) for inputs in placed])
@@ -342,6 +349,23 @@ class Forsaken(Unlearner):
             return [forget], target.logits
         used = len(views[0]) if most is None else min(most * len(forget), len(views[0]))
         return [forget, views[0].rows(range(used))], torch.cat([target.logits, centre(views[1][:used].double())])
+
+    def _held(
+        self, student: nn.Module, request: Request, curvature: Curvature, classes: int, notes: list[str]
+    ) -> Samples | None:
+        """Return the retain samples, whose answers are to stay, where the network is small for what it has learnt."""
+        weights = sum(p.numel() for name, p in choose(student, self.parameters).items() if name in curvature.names)
+        a_learnt_answer = weights / max(1.0, curvature.rows / curvature.share * classes)
+        if a_learnt_answer >= _SMALL:
+            return None
+        if request.retain is None:
+            notes.append(
+                f"the model has {a_learnt_answer:.1f} weights for each answer that it has learnt, and with fewer than "
+                f"{_SMALL} the curvature alone may not hold all that is to be kept; give retain= (a tenth of the "
+                "training samples, say)"
+            )
+            return None
+        return Samples(request.retain.inputs)
 
     def _curved_space(self, adapter: LogitModel, parts: list[Samples], curvature: Curvature) -> ParameterSpace:
         picked = {name: p for name, p in choose(adapter.model, self.parameters).items() if name in curvature.names}
