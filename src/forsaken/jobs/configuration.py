@@ -620,6 +620,11 @@ def by_references(job: Job) -> bool:
     return target_of(job) == OUT_OF_FOLD
 
 
+def trains_again(job: Job) -> bool:
+    """Return whether the method trains a new model on all of the remaining training data, as "retrain" does."""
+    return "training" in METHODS[job.method.name].about.needs
+
+
 def read_job(path: str | os.PathLike[str]) -> Job:
     """Read and check a job file.
 

@@ -41,15 +41,25 @@ from forsaken.jobs.certificate import (
 )
 from forsaken.jobs.cleaning import clean
 from forsaken.jobs.code import UserModel
-from forsaken.jobs.configuration import Job, by_references, method_of, target_of
+from forsaken.jobs.configuration import Job, by_references, method_of, target_of, trains_again
 from forsaken.jobs.disclosure import pooled, without_records
 from forsaken.jobs.formats import Format, load_model
 from forsaken.jobs.output import ARRAYS, MASK, RECORD_KEY, REFERENCES_KEY, RESULT, check_there, weights_name
-from forsaken.jobs.references import Table, hand_on, key_place, table_for, when_it_pays, without_table
+from forsaken.jobs.references import (
+    Table,
+    hand_on,
+    key_place,
+    table_for,
+    training_of,
+    training_problems,
+    when_it_pays,
+    without_table,
+)
 from forsaken.jobs.rows import Reader
 from forsaken.jobs.sets import JobSets, prepared_for, read_sets
 from forsaken.jobs.stays import forgotten_by_removal, measured_again, what_stays, without_vocabulary
 from forsaken.models.logits import Forward, as_module, posteriors
+from forsaken.models.train import Training
 from forsaken.models.weights import changes, drift, same_state
 from forsaken.oracles.shadow import ShadowOracle, top_posteriors
 from forsaken.progress import step
@@ -193,6 +203,7 @@ def unlearn_prepared(ready: Prepared, progress: Progress = silent, **changed: An
                 sets.reference,
                 sets.retain,
                 references=None if ready.table is None else ready.table.table,
+                training=_training(ready),
                 forward=ready.loaded.forward,
                 seed=job.method.seed,
                 progress=progress,
@@ -201,6 +212,17 @@ def unlearn_prepared(ready: Prepared, progress: Progress = silent, **changed: An
         if error.field not in remedies or not error.remedy:
             raise
         raise error.with_remedy(remedies[error.field]) from error
+
+
+def _training(ready: Prepared) -> Training | None:
+    """Return how the model was trained, for a method that trains it again; None for any other method."""
+    job = ready.job
+    if not trains_again(job):
+        return None
+    if problems := training_problems(job, "name another [method]"):
+        raise SettingsError.of(str(job.path), problems)
+    training = training_of(job, ready.loaded)
+    return training if isinstance(training, Training) else None  # an estimator is fitted by its own fit
 
 
 def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Path | None = None) -> Outcome:

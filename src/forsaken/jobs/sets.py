@@ -16,7 +16,7 @@ from forsaken.data.records import Records
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError, OverlapError
 from forsaken.jobs.code import call, find
-from forsaken.jobs.configuration import Job, Source
+from forsaken.jobs.configuration import Job, Source, trains_again
 from forsaken.jobs.formats import Format
 from forsaken.jobs.rows import NONMEMBERS, Reader, Rows, comparable
 from forsaken.models.logits import predict_logits
@@ -177,7 +177,10 @@ def _choose(job: Job, reader: Reader, *, audit: bool) -> tuple[dict[str, Rows], 
             # Rows that are to be forgotten stay, as a mistake that `Sets` reports.
             known = ~rows[name].apart_from([train]) & rows[name].apart_from([forget])
             rows[name] = _left(rows[name], known, "in the training data", notes)
-        if "retain" not in rows and (drawn := _retain(train, forget, job.method.seed)) is not None:
+        if "retain" not in rows and trains_again(job):
+            if not audit and (free := np.flatnonzero(train.apart_from([forget]))).size:
+                rows["retain"] = train.take(free, "retain")  # a new model learns from nothing else
+        elif "retain" not in rows and (drawn := _retain(train, forget, job.method.seed)) is not None:
             rows["retain"] = drawn
             notes.append(f"no retain samples were named: {len(drawn)} were drawn from the training data")
         left = train.without([rows[name] for name in ("forget", "retain") if name in rows])
