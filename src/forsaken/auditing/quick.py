@@ -107,7 +107,7 @@ class Quick:
         found.append(self._mean("forget_confidence", label, "forget", lambda rows: rows.max(1)))
         if sets.forget.labels is not None:
             learnt = sets.forget.labels.numpy()
-            label = "forgotten samples still answered with the label that was learnt"
+            label = "share of forgotten samples that still get the learnt label"
             found.append(self._mean("forget_accuracy", label, "forget", lambda rows: correct(rows, learnt)))
         return found + self._neighbours()
 

@@ -38,7 +38,7 @@ from forsaken.jobs.output import (
 )
 from forsaken.jobs.references import Refit, seconds_a_training, training_of, training_problems
 from forsaken.jobs.rows import NONMEMBERS, Reader, Rows
-from forsaken.jobs.run import oracle_of
+from forsaken.jobs.run import not_learnt, oracle_of, retrained_of
 from forsaken.jobs.seal import seal_key, sealed
 from forsaken.jobs.sets import JobSets, prepared_for, prepared_rows, read_sets
 from forsaken.metrics import FEW
@@ -319,9 +319,14 @@ def read_inputs(plan: AuditPlan, progress: Progress = silent) -> JobAudit:
     asked = prepared_rows(job, loaded, sets.rows["forget"])
     answers = posteriors(loaded.model, Samples(asked.inputs), forward=loaded.forward)
     warnings = _check_forgotten(job, plan.folder, certificate, sets, answers)
+    corrected = target_of(job) == "corrected"
+    strange = "" if corrected else not_learnt(sets.forget, answers)
+    if strange:
+        used = "attacks go by the labels that were learnt" if trains else "the verdict leaves them out"
+        warnings.append(f"{strange}; {used}: give the labels that were learnt")
     if trains:
         _check_labels(sets)
-    elif target_of(job) == "corrected":
+    elif strange or corrected:
         sets = replace(sets, forget=Samples(sets.forget.inputs))  # these labels are not the ones that were learnt
     if settings_hash(job.to_dict()) != certificate.settings.job_sha256:
         warnings.append(
@@ -333,8 +338,7 @@ def read_inputs(plan: AuditPlan, progress: Progress = silent) -> JobAudit:
             "only the classifier is fitted anew: the pipeline's steps before it, which the forgotten samples helped to "
             "fit, are the same in every model"
         )
-    warnings += _odd_labels(sets, answers)
-    retrained = _retrained(job, sets, warnings)
+    retrained = _retrained(job, loaded, sets, warnings)
     training = training_of(job, loaded) if trains else None
     oracle = oracle_of(job, sets, loaded)
     progress(Tick("read", 1, 1))
@@ -377,19 +381,6 @@ def _answered_alike(path: Path, answers: Array) -> bool:
     return noted is None or abs(noted.before - float(answers.max(1).mean())) <= _SAME
 
 
-def _odd_labels(sets: JobSets, answers: Array) -> list[str]:
-    """Return a warning where the old model answers few records to forget with their labels."""
-    if sets.forget.labels is None:
-        return []
-    right = int((answers.argmax(1) == sets.forget.labels.numpy()).sum())
-    if 2 * right >= len(answers):
-        return []
-    return [
-        f"the model before answers only {right} of the {len(answers)} records to forget with the labels that are given "
-        "for them; attacks go by the labels that were learnt, so check that these are they"
-    ]
-
-
 def _check_labels(sets: JobSets) -> None:
     parts = {"forget": sets.forget, "train": sets.kept, "test": sets.test, NONMEMBERS: sets.nonmembers}
     wrong = [name for name, part in parts.items() if part is not None and part.labels is None]
@@ -410,10 +401,10 @@ def _prepared_by_fitted_steps(job: Job, loaded: Format, sets: JobSets) -> bool:
     return content.kind == "text" or not all(np.array_equal(given, leaf) for leaf in leaves(sets.forget.inputs))
 
 
-def _retrained(job: Job, sets: JobSets, warnings: list[str]) -> Any:
-    if job.oracle is None or job.oracle.retrained is None:
+def _retrained(job: Job, loaded: Format, sets: JobSets, warnings: list[str]) -> Any:
+    other = retrained_of(job, loaded)
+    if other is None:
         return None
-    other = load_model(job, job.resolve(job.oracle.retrained))
     own, ours = (leaves(each.inputs) for each in (prepared_for(job, other, sets)["forget"], sets.forget))
     if len(own) == len(ours) and all(torch.equal(one, two) for one, two in zip(own, ours, strict=True)):
         return other.model

@@ -254,6 +254,9 @@ def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Pa
     found = judge_prepared(ready, answers)
     held_out = None if ready.table is None else OutOfFold.of(ready.table.table, ready.sets.forget)
     warnings += doubts(ready, found)
+    strange = "" if target_of(job) == "corrected" else not_learnt(ready.sets.forget, answers["before"]["forget"])
+    if strange:
+        warnings.append(f"{strange}; the verdict leaves them out: give the labels that were learnt")
     moved = drift(as_module(ready.loaded.model), as_module(unlearned.model))
     link = ChainRequest(
         number=1,
@@ -289,7 +292,8 @@ def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Pa
         ready.oracle,
         method={"name": job.method.name, **method_of(job).settings},
         hashes=hashes,
-        learnt=None if target_of(job) == "corrected" else ready.sets.forget,  # its labels are not those learnt
+        # The labels of "corrected" are the true ones, not those learnt.
+        learnt=None if strange or target_of(job) == "corrected" else ready.sets.forget,
         test_labels=ready.test_labels,
         references=held_out,
         remedy=_REMEDY,
@@ -384,6 +388,22 @@ def stop_damage(ready: Prepared, answers: Mapping[str, Posteriors]) -> None:
             stop_unknown_answers(right["before"], labels, what, allow)
         if "after" in right:
             stop_accuracy_loss(right["before"], right["after"], what, allow)
+
+
+def not_learnt(forget: Samples, before: Array) -> str:
+    """Return a sentence where the model before gives fewer than half of the forget samples their labels; else nothing.
+
+    `before` are the posteriors of the model before.
+    """
+    if forget.labels is None:
+        return ""
+    right = int(correct(before, forget.labels.numpy()).sum())
+    if 2 * right >= len(before):
+        return ""
+    return (
+        f"the model before gives only {right} of the {len(before)} records to forget the labels that stand there, so "
+        "that these are hardly the labels it was trained with"
+    )
 
 
 def doubts(ready: Prepared, found: Judgement) -> list[str]:
@@ -512,7 +532,7 @@ def evidence_of(
         usual, yardstick = [answers["retrained"]], "a retrained model"
     elif references is not None:
         usual, spread = [{"forget": references.posteriors}], references.spread
-        yardstick = "the reference models, which never saw them,"
+        yardstick = "reference models that never saw the samples"
         if references.claimed:
             doubt = "That the models behind the references never saw the samples is the word of whoever gave them."
     moved = ""
@@ -619,13 +639,28 @@ def _answers(ready: Prepared, taken: JobSets, after: object, progress: Progress)
         "before": answers_of(ready.loaded.model, sets.parts, forward, progress, 0),
         "after": answers_of(after, taken.parts, forward, progress, len(JUDGED)),
     }
-    if job.oracle is not None and job.oracle.retrained is not None:
-        other = load_model(job, job.resolve(job.oracle.retrained))
+    other = retrained_of(job, ready.loaded)
+    if other is not None:
         found["retrained"] = answers_of(other.model, prepared_for(job, other, sets), forward, progress, 2 * len(JUDGED))
         if found["retrained"]["forget"].shape != found["before"]["forget"].shape:
             raise SettingsError("[oracle] retrained has other classes than the model; name one trained like it")
     progress(Tick(STAGE, STEPS, STEPS))
     return found
+
+
+def retrained_of(job: Job, loaded: Format) -> Format | None:
+    """Return the retrained model that the job names, where it names one; it must not be the model itself."""
+    if job.oracle is None or job.oracle.retrained is None:
+        return None
+    other = load_model(job, job.resolve(job.oracle.retrained))
+    if same_state(as_module(other.model), as_module(loaded.model)):
+        raise SettingsError(
+            "[oracle] retrained holds the weights of the model that is to forget",
+            field="retrained",
+            expected="a model that was trained in the same way without the records to forget",
+            remedy="name that one, or leave retrained out",
+        )
+    return other
 
 
 def _request(job: Job) -> tuple[RequestFacts | None, list[str]]:

@@ -67,7 +67,7 @@ def wide(audit: dict[str, Any], columns: int) -> str:
 @pytest.mark.parametrize("profile", ["quick", "standard", "full"])
 def test_the_table_is_read_at_80_columns(profile: str) -> None:
     audit = make_audit(profile)
-    label = "forgotten samples still answered with the label that was learnt"
+    label = "share of forgotten samples that still get the learnt label"
     audit["numbers"][0] |= {"label": label, "value": 12.3456, "interval": [11.5, 13.25], "before": 0.75}
     text = wide(audit, 80)
     assert max(map(len, text.splitlines())) <= 80
