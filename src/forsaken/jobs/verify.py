@@ -209,7 +209,8 @@ def check_records(
         each = ", ".join(f"request {number}: {numbers.count(number)}" for number in sorted(set(numbers)))
         among += f" by {len(requests)} requests{f' ({each})' if each else ''}"
     absent = len(certificate.chain.links) - len(requests) if previous else 0
-    unseen = f"; {absent} certificates of the chain were not found" if absent else ""
+    lost = "1 certificate of the chain was" if absent == 1 else f"{absent} certificates of the chain were"
+    unseen = f"; {lost} not found" if absent else ""
     if not missing:
         return Check("records", True, f"all {len(hashes)} are {among}")
     if len(missing) == len(hashes):
