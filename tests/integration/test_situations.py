@@ -48,7 +48,7 @@ RETRAIN = {"method": {"name": "retrain", "seed": 7}, "data": {"retain": None}}
 ASCENT = {"method": {"name": "gradient-ascent", "learning_rate": 0.1, "epochs": 10}}
 ORDINARY_ROWS = {"data": {"forget": {"of": "train", "ids": ORDINARY}}}
 TABLE = {"data": {"train": "people.parquet"}, "references": {"folds": 4, "group": "person"}}
-MANY = {"data": {"train": "people.parquet"}, "references": {"folds": 16, "group": "person", "file": "many.safetensors"}}
+MANY = {"data": {"train": "people.parquet"}, "references": {"folds": 32, "group": "person", "file": "many.safetensors"}}
 HANDED_IN = {"references": {"file": "claimed.safetensors"}}
 ALLOW = ("--allow", "accuracy-loss")
 
@@ -202,7 +202,7 @@ SITUATIONS = {
     "mislabelled rows, references of 4 folds, full audit": Situation(
         (TABLE,), "forgotten", 0, UNDER, 4, 4, audit=FULL, audited="failed", slow=True
     ),
-    "mislabelled rows, references of 16 folds, full audit": Situation(
+    "mislabelled rows, references of 32 folds, full audit": Situation(
         (MANY,), "forgotten", 0, "", 0, 0, audit=FULL, slow=True
     ),
     "mislabelled rows, retrained, full audit": Situation(
