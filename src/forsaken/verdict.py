@@ -111,7 +111,7 @@ RULES: tuple[Rule, ...] = (
         "not shown",
         lambda found: not found.those("passed"),
         lambda found: _joined(
-            f"The model before already answered like {found.yardstick}, by every number that was compared, so that "
+            f"The model before already answered like {found.yardstick}, by every number that was compared, so "
             "these numbers cannot show that anything was forgotten.",
             found.own,
         ),

@@ -308,7 +308,7 @@ def test_patients_are_put_right(dataset) -> None:
 
 
 def test_certificate_of_the_dataset_is_signed(dataset, tmp_path) -> None:
-    assert "Verified: the certificate is the word of the holder of the given key" in dataset.said
+    assert "Verified: the holder of the given key signed this certificate" in dataset.said
     shell("forsaken keys new-signing other.pem", tmp_path)
     verify = "forsaken verify forgotten/certificate.json --weights forgotten/model.safetensors"
     done = shell(f"{verify} --public-key {tmp_path / 'other.pem.pub'}", dataset.folder)

@@ -120,7 +120,7 @@ SITUATIONS = {
     "mislabelled rows, retrained": Situation((RETRAIN,), "not shown", 0, "", 0, 5),
     "mislabelled rows, retrained, another retrained model": Situation((RETRAIN, RETRAINED), "forgotten", 0),
     "mislabelled rows, one iteration with penalty_share 0.99": Situation(
-        ({"method": {"iterations": 1, "penalty_share": 0.99}},), "not shown", 0, NO_OP, 4, 5, says="hardly fell"
+        ({"method": {"iterations": 1, "penalty_share": 0.99}},), "not shown", 0, NO_OP, 4, 5, says="hardly came nearer"
     ),
     "mislabelled rows, one such iteration, a retrained model": Situation(
         ({"method": {"iterations": 1, "penalty_share": 0.99}}, RETRAINED), "failed", 4, f"{NO_OP}, {UNDER}", 4, 4

@@ -36,8 +36,8 @@ def no_op(inputs: AuditInputs, quick: Quick) -> Alarm:
     if visible == 0:
         raised, told = (
             True,
-            f"Weights have changed, but for none of the {count} forgotten samples has the answer, or a posterior by "
-            "more than 0.01: to an attacker nothing was unlearned.",
+            f"Weights have changed, but not the answers: each of the {count} forgotten samples gets the same class, "
+            "and no posterior moved by more than 0.01. To an attacker nothing was unlearned.",
         )
     elif judged == 0 and any(quick.moved(answers)[1] for answers in quick.retrained):
         raised, told = (
@@ -216,8 +216,8 @@ def told_if_moved(before: float, after: float, retrained: float | None, ours: in
     if not moved_away(before, after, retrained, ours, others):
         return ""
     aim = "0.50, the method's own aim" if retrained is None else f"{retrained:.2f}, a retrained model's"
-    told = f" with an AUC of {after:.2f}, {before:.2f} before, and it should have come to {aim}" if ours >= FEW else ""
-    return f"The forgotten samples are easier to tell from samples like them than before, by confidence{told}."
+    told = f": AUC {after:.2f}, {before:.2f} before; the aim is {aim}" if ours >= FEW else ""
+    return f"By confidence, the forgotten samples are easier to tell from samples like them than before{told}."
 
 
 def like_the_ensemble(margins: Array, ensemble: Array) -> bool:

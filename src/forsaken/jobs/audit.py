@@ -267,7 +267,7 @@ def _problems(job: Job, profile: Profile, models: int | None) -> Iterator[Settin
         yield SettingsError("[data] test is missing", field="test", expected=expected)
     if target_of(job) == "corrected":
         yield SettingsError(
-            '[method] target is "corrected", so that the forget samples come with their true labels, and this profile '
+            '[method] target is "corrected", so the forget samples come with their true labels, and this profile '
             "compares by those that were learnt",
             field="target",
             remedy=_QUICK,
@@ -297,7 +297,7 @@ def _certificate(job: Job, folder: Path) -> Certificate:
     settings = {"name": job.method.name, **method_of(job).settings}
     if settings_hash(settings) != certificate.settings.sha256:
         raise SettingsError(
-            f"[method] of {job.path} is not what the run in {folder} was made with, so that an audit would be about "
+            f"[method] of {job.path} is not what the run in {folder} was made with, so an audit would be about "
             "something else; restore the job file, or run forsaken unlearn again"
         )
     return certificate
@@ -366,7 +366,7 @@ def _check_forgotten(job: Job, folder: Path, certificate: Certificate, sets: Job
     if known:
         return []
     return [
-        f"the record key {key} is not there, so that only the number of the records and the old model's answers to "
+        f"the record key {key} is not there, so only the number of the records and the old model's answers to "
         "them were compared with the run's, not the records themselves; the audit is not sealed either, and nothing is "
         "kept of the models that it trained; put the key back and audit again to be sure"
     ]
@@ -427,7 +427,7 @@ def held_out_of(job: Job, certificate: Certificate, sets: JobSets) -> HeldOut | 
     if stated.by == "claim" or stated.view == CUSTOM:
         how = "were handed in" if stated.by == "claim" else "have views that were made by a function"
         raise SettingsError(
-            f"the references of this run {how}, so that nobody here knows how to make others like them for the models "
+            f"the references of this run {how}, so nobody here knows how to make others like them for the models "
             f"of this profile; {_STANDARD}"
         )
     views = stated.views or 0

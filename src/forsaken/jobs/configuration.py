@@ -554,7 +554,7 @@ class Job(Settings):
                 needs = f"{what}measures on the kept rows of train, and [data] has none"
                 yield Problem(("output", "batch_norm"), needs, remedy="add train, or leave batch_norm out")
             if self.output.mask:
-                needs = f"{what}changes more than weights, so that no mask leads back to the old model"
+                needs = f"{what}changes more than weights, so no mask leads back to the old model"
                 yield Problem(("output", "batch_norm"), needs, remedy="leave mask or batch_norm out")
         cleaned = self.output.cleaned
         if "cleaned" in self.output.model_fields_set and cleaned != "none" and self.data.train is None:

@@ -239,9 +239,8 @@ def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Pa
     previous, signer = request_before(job, signing)
     if previous is not None and signer is None:
         warnings.append(
-            "the certificate of the request before was not checked against a key, so that whoever could change it "
-            "decides the drift and the accuracy that the chain starts from; give signing_key in [output], or the "
-            "public key of whoever signed it in [chain] signers"
+            "nobody checked who signed the certificate of the request before, and this chain takes its drift and "
+            "accuracy from there; give signing_key in [output], or the signer's public key in [chain] signers"
         )
     ready = prepare_job(job, progress)
     start = without_vocabulary(job, ready.loaded, ready.sets)
@@ -534,11 +533,11 @@ def evidence_of(
         usual, spread = [{"forget": references.posteriors}], references.spread
         yardstick = "reference models that never saw the samples"
         if references.claimed:
-            doubt = "That the models behind the references never saw the samples is the word of whoever gave them."
+            doubt = "The references were handed in, so nothing here proves that their models never saw the samples."
     moved = ""
     if apart is not None and apart.against == "reference" and facts.get("target") not in BY_REFERENCES:
         moved = told_if_moved(apart.before, apart.after, apart.retrained, count, apart.n)
-    unchanged = f"No weight was changed by {method}: nothing shows that anything was forgotten."
+    unchanged = f"The method {method} changed no weight, so the model remembers as much as before."
     return Evidence(
         compare(
             answers["before"],
@@ -569,12 +568,12 @@ def _own_measure(unlearned: Unlearned[Any], records: int) -> str:
     if not before or after is None:
         return ""
     if unlearned.stopped == "not-memorised":
-        near = "" if bound is None else f", and samples that were never trained on are at {bound:.2g} from theirs"
-        where = f": at {before:.2g} from their targets{near}" if records >= FEW else ""
-        return f"By the method's own measure they are not memorised{where}."
-    hardly = "hardly fell" if after > max(_HARDLY * before, bound or 0.0) else "fell"
-    left = f": {after / before:.0%} of it is left" if records >= FEW else ""
-    return f"The distance of the samples to the method's own targets {hardly}{left}."
+        near = "" if bound is None else f", that of samples never trained on {bound:.3g}"
+        where = f": the distance to their targets is {before:.3g}{near}" if records >= FEW else ""
+        return f"By the method's own measure the samples are not memorised{where}."
+    hardly = "hardly came nearer" if after > max(_HARDLY * before, bound or 0.0) else "came nearer"
+    left = f": {after / before:.0%} of the distance is left" if records >= FEW else ""
+    return f"The samples {hardly} to the method's own targets{left}."
 
 
 def write_posteriors(path: Path, answers: Mapping[str, Mapping[str, Array]], *, per_record: bool) -> None:

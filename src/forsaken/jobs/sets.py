@@ -203,7 +203,7 @@ def _left(part: Rows, gone: Array, why: str, notes: list[str]) -> Rows:
         remedy = "name other ones"
         if part.name == NONMEMBERS:
             remedy += f", or split the reference set: one part for [data] reference, the rest for {NONMEMBERS}"
-        raise InputError(f"every {part.name} sample is {why}, so that none is left", field=part.name, remedy=remedy)
+        raise InputError(f"every {part.name} sample is {why}, so none is left", field=part.name, remedy=remedy)
     if gone.any():
         notes.append(f"{gone.sum()} of {len(part)} {part.name} samples are {why}, and are left out")
     return part.take(np.flatnonzero(~gone))
@@ -296,7 +296,9 @@ def _class_names(job: Job, loaded: Format, samples: Samples, rows: dict[str, Row
     tables = [records for records in known if isinstance(records, Records) and records.names]
     named = {name for records in tables if records.by_name for name in records.names}
     if named and len(named) == count:
-        notes.append("labels are names: classes were numbered in alphabetical order (say otherwise with classes =)")
+        notes.append(
+            "labels are names, and the classes were numbered in alphabetical order; classes in [data] changes that"
+        )
         return sorted(named)
     longest = () if named else max((records.names for records in tables), key=len, default=())
     return [*longest[:count], *_numbers(count)[len(longest) :]]

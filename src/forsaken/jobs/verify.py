@@ -25,9 +25,8 @@ if TYPE_CHECKING:
 Signer = Literal["known", "unknown", "nobody"]
 
 _VERDICTS: dict[Signer, str] = {
-    "known": "Verified: the certificate is the word of the holder of the given key, and no check failed.",
-    "unknown": "No check failed, but who signed was not asked, and anyone can sign: this shows nothing about who wrote "
-    "it.",
+    "known": "Verified: the holder of the given key signed this certificate, and no check failed.",
+    "unknown": "No check failed. Who signed was not checked (--any-signer), so this does not show who wrote it.",
     "nobody": "No check failed, but the certificate is not signed: anyone could have written it.",
 }
 _ROWS_NAMED = 10
@@ -265,7 +264,7 @@ def check_chain(
         words = f"request {links[-1].number} of its chain; give the certificates of {', '.join(absent)} with --previous"
         unsigned = [str(link.number) for link in links[:-1] if link.signer is None]
         if unsigned:
-            words += f"; by its own word those of {', '.join(unsigned)} were taken without checking who signed them"
+            words += f"; it says that nobody checked who had signed those of {', '.join(unsigned)}"
         return Check("chain", None, words)
     return Check("chain", True, f"all {len(links)} requests join up, each starting from the weights of the one before")
 
@@ -303,7 +302,7 @@ def check_references(certificate: Certificate) -> Iterator[Check]:
     if stated.claimed:
         words += f", {stated.claimed} of them handed in by somebody and not measured here"
     if certificate.target is not None and not certificate.target.target.startswith("out-of-fold"):
-        words += ", which the method did not go by"
+        words += ", which the method did not use"
     yield Check("references", None, f"{words}; {_owed(stated.models_owe)}" if stated.models_owe else words)
 
 

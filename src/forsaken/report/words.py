@@ -41,7 +41,7 @@ GLOSSARY = (
     ("oracle", "a program that guesses from a model's answers whether it was trained on a record"),
     ("member", "a record that an oracle takes for training data"),
     ("FR, forgetting rate", "of the records that the oracle took for members before, the share that it no longer does"),
-    ("CFR", "the same for records that were to be kept: damage beside the goal, lower is better"),
+    ("CFR", "the same for records that should be kept, so it counts damage: lower is better"),
     ("AUC", "how well a test tells two groups apart: 0.5 is chance; 1 is always, and 0 tells as much"),
     ("confidence, posterior", "the share that the model gives to its answer, from 0 to 1"),
     ("floor", "the range in which retrained models lie among themselves: nothing can be nearer than that"),
@@ -78,16 +78,16 @@ def summary(result: Result) -> Summary:
     else:
         was = "was" if result.counts.forget == 1 else "were"
         known = evidence(result)
-        headline = f"Nothing was changed: that the {count} {was} not memorised is not shown"
+        headline = f"Nothing was changed, and nothing shows that the {count} {was} not memorised"
         if known is not None:
             headline = f"Nothing was changed: the {count} {was} not found memorised"
         done = (
-            f"By the method's own measure, the {count} {was} no nearer to memorised than samples that the model was "
-            "never trained on, so no weight was changed and the model is as it was."
+            f"By the method's own measure, the model knew the {count} no better than samples that it was never trained "
+            "on, so no weight was changed."
         )
         limits = (
-            f"Nothing but the method's own measure and {known} speaks for it; that does not prove that the model holds "
-            "no trace of the records."
+            f"This rests on the method's own measure and on {known}, and does not prove that the model holds no trace "
+            "of the records."
             if known is not None
             else "The method's own measure spares work, and does not prove that the model holds no trace of the "
             "records: it compares averages, and an attack that takes each record by itself may still recognise all of "
@@ -298,7 +298,7 @@ def _separation(result: Result) -> list[str]:
     if found is None:
         return []
     retrained = "" if found.retrained is None else f"; retrained: {found.retrained:.2f}"
-    whose = "" if result.counts.train is not None else ", by the word of whoever named them,"
+    whose = "" if result.counts.train is not None else ", as the user says,"
     aimed = " and that the method aimed at" if found.against == "reference" else ""
     said = [
         f"By a threshold on the confidence they can be told from {found.n:,} {AGAINST[found.against]} that the model"
