@@ -75,7 +75,8 @@ def _told(found: Evidence, check: Check) -> str:
     if found.records < FEW:
         return f"{name}: not told, since a number of so few records would tell about each of them."
     before = "" if check.before is None else f"{check.before:.2f} before, "
-    return f"{name}: {check.after:.2f} ({before}{check.usual:.2f} for {found.yardstick})."
+    colon = "" if name.endswith("AUC") else ":"
+    return f"{name}{colon} {check.after:.2f} ({before}{check.usual:.2f} for {found.yardstick})."
 
 
 def _failed(found: Evidence) -> str:
