@@ -10,7 +10,7 @@ from datetime import datetime
 
 from forsaken.jobs.certificate import Certificate
 from forsaken.jobs.disclosure import TOO_FEW
-from forsaken.result import Result, Retrained
+from forsaken.result import Result, Retrained, Verdict
 from forsaken.unlearning.forsaken.targets import OUT_OF_FOLD
 
 MEMBER = 0.5  # a sample with a higher membership score is taken for a member
@@ -97,16 +97,23 @@ def summary(result: Result) -> Summary:
     return Summary(headline, (done, *_verdict(result), *_separation(result)), _cost(result), _sure(result), limits)
 
 
-def plain(result: Result, certificate: Certificate | None = None) -> tuple[str, ...]:
+_FOUND = {
+    "forgotten": "Tests found that it now answers about them like models that had never been trained on them.",
+    "not shown": "It has not been shown whether it now answers about them like a model never trained on them.",
+    "failed": "Tests found that this did not succeed: do not use the new file as one that has forgotten them.",
+}
+
+
+def plain(result: Result, verdict: Verdict, certificate: Certificate | None = None) -> tuple[str, ...]:
     """Return what happened, for somebody who knows data protection and not machine learning."""
     count = counted(result.counts.forget, "record")
     case = "" if result.request is None or result.request.case is None else f" (case {result.request.case})"
     asked = f"On {moment(result, certificate)} the model was asked to forget {count} of its training data{case}."
     done = (
-        "Its inner numbers were changed so that it answers about them as a model would that had never been trained on "
-        "them; it was not trained again."
+        f"Its inner numbers were changed to make it forget them; it was not trained again. {_FOUND[verdict.word]}"
         if changed(result)
-        else "A test found no sign that it knew them better than others, so it was left as it was."
+        else "The method's own test found no sign that it knew them better than others, so it was left as it was. "
+        f"{_FOUND[verdict.word] if verdict.word == 'failed' else 'That does not prove that it holds no trace of them.'}"
     )
     if result.accuracy_before is None or result.accuracy_after is None:
         cost = "How well it still does its work was not measured."
@@ -299,11 +306,10 @@ def _separation(result: Result) -> list[str]:
         return []
     retrained = "" if found.retrained is None else f"; retrained: {found.retrained:.2f}"
     whose = "" if result.counts.train is not None else ", as the user says,"
-    aimed = " and that the method aimed at" if found.against == "reference" else ""
     said = [
-        f"By a threshold on the confidence they can be told from {found.n:,} {AGAINST[found.against]} that the model"
-        f"{whose} was never trained on{aimed} with an AUC of {found.before:.2f} before and {found.after:.2f} after "
-        f"(0.5: no threshold helps{retrained}; 0 tells as much as 1)."
+        f"A threshold on the confidence tells them from {found.n:,} {AGAINST[found.against]}, which the model{whose} "
+        f"never saw, with an AUC of {found.before:.2f} before and {found.after:.2f} after (0.5: no threshold helps"
+        f"{retrained}; 0 tells as much as 1)."
     ]
     if abs(found.after - 0.5) > _APART:
         said.append("So they can still be told apart to some degree.")

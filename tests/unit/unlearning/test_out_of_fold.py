@@ -258,7 +258,7 @@ def test_claims() -> None:
     assert claim_of("Forsaken()", {"target": "out-of-fold, claimed"}) is word
     assert "never saw it" in proved.shown
     assert "word" not in proved.not_shown
-    assert "word of whoever handed them in" in word.not_shown
+    assert "whoever handed them in says so" in word.not_shown
     assert "never saw" not in word.shown
 
 
