@@ -63,6 +63,7 @@ def follow(lines: list[str], folder: Path) -> list[dict[str, Any]]:
 
 
 def main() -> None:
+    made = origin()  # of what is cloned now, whatever is committed meanwhile
     lines = commands((ROOT / "docs" / "index.md").read_text(encoding="utf-8"))
     with tempfile.TemporaryDirectory() as place:
         here = [line.replace("https://forsaken.example/forsaken.git", shlex.quote(str(ROOT))) for line in lines]
@@ -82,7 +83,7 @@ def main() -> None:
             if each["name"] in _QUOTED
         },
         "cores": os.cpu_count(),
-        "provenance": origin(),
+        "provenance": made,
     }
     write_atomically(RESULTS / "first-page.json", (json.dumps(found, indent=1) + "\n").encode())
     print(f"{found['seconds']:.0f} s, verdict {found['verdict']}")
