@@ -71,16 +71,19 @@ class Rule:
 
 
 def _told(found: Evidence, check: Check) -> str:
+    name = check.label[0].upper() + check.label[1:]
     if found.records < FEW:
-        return check.label
-    before = "" if check.before is None else f" ({check.before:.2f} before)"
-    return f"{check.label}: {check.after:.2f}{before}, for {found.yardstick} {check.usual:.2f}"
+        return f"{name}: not told, since a number of so few records would tell about each of them."
+    before = "" if check.before is None else f"{check.before:.2f} before, "
+    colon = "" if name.endswith("AUC") else ":"
+    return f"{name}{colon} {check.after:.2f} ({before}{check.usual:.2f} for {found.yardstick})."
 
 
 def _failed(found: Evidence) -> str:
-    failed = found.those("failed")
-    more = f" (and {len(failed) - 1} more numbers)" if len(failed) > 1 else ""
-    return _joined(found.unchanged, f"Not where {found.yardstick} would be: {_told(found, failed[0])}{more}.")
+    first, *others = found.those("failed")
+    more = f"{len(others)} more number{'s' * (len(others) > 1)} differ{'s' * (len(others) == 1)}." if others else ""
+    head = f"The model does not answer like {found.yardstick}."
+    return _joined(found.unchanged, head, _told(found, first), more if found.records >= FEW else "")
 
 
 def _joined(*sentences: str) -> str:
@@ -109,15 +112,15 @@ RULES: tuple[Rule, ...] = (
         "not shown",
         lambda found: not found.those("passed"),
         lambda found: _joined(
-            f"No number told the model before from {found.yardstick}, so that being told from it no better now shows "
-            "nothing.",
+            f"The model before already answered like {found.yardstick}, by every number that was compared, so "
+            "these numbers cannot show that anything was forgotten.",
             found.own,
         ),
     ),
     Rule(
         "forgotten",
         lambda found: True,  # noqa: ARG005 (the last row applies to all that is left)
-        lambda found: f"As {found.yardstick} would be: {_told(found, found.those('passed')[0])}.",
+        lambda found: _joined(f"The model answers like {found.yardstick}.", _told(found, found.those("passed")[0])),
     ),
 )
 

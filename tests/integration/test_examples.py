@@ -245,6 +245,23 @@ def test_the_quick_start_has_the_commands_of_the_example() -> None:
     ]
 
 
+def test_the_quick_start_quotes_its_own_measurement() -> None:
+    """`benchmarks/first_page.py` follows the page in a new clone, and writes what the page says."""
+    text = (ROOT / "docs/index.md").read_text(encoding="utf-8")
+    found = json.loads((ROOT / "benchmarks/results/first-page.json").read_text(encoding="utf-8"))
+    shown = "".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL)).splitlines()
+    assert [step["command"] for step in found["steps"]] == shown
+    assert {step["exit"] for step in found["steps"]} == {0}
+    assert f"about {found['seconds'] / 60:.0f} minutes on a busy machine with {found['cores']} cores" in text
+    assert f"*{found['verdict']}*" in text
+    for each in ("rmia_auc", "lira_auc", "white_box_auc"):
+        number = found["audit"][each]
+        low, high = number["interval"]
+        assert f"| {number['before']:.2f} | {number['value']:.2f} ({low:.2f} to {high:.2f}) |" in text
+    accuracy = found["audit"]["accuracy"]
+    assert f"went from {accuracy['before']:.3f} to {accuracy['value']:.3f}" in text
+
+
 def test_pictures_to_delete_are_named(pictures) -> None:
     asked = (pictures.folder / "erase.txt").read_text(encoding="utf-8").split()
     listed = rows(pictures.forgotten / "rows-to-delete.csv")
@@ -308,7 +325,7 @@ def test_patients_are_put_right(dataset) -> None:
 
 
 def test_certificate_of_the_dataset_is_signed(dataset, tmp_path) -> None:
-    assert "Verified: the certificate is the word of the holder of the given key" in dataset.said
+    assert "Verified: the holder of the given key signed this certificate" in dataset.said
     shell("forsaken keys new-signing other.pem", tmp_path)
     verify = "forsaken verify forgotten/certificate.json --weights forgotten/model.safetensors"
     done = shell(f"{verify} --public-key {tmp_path / 'other.pem.pub'}", dataset.folder)

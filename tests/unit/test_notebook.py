@@ -108,8 +108,10 @@ def test_an_audit_shows_itself() -> None:
         klom=(),
         settings={},
         provenance={},
+        verdict={"word": "failed", "line": "1 < 2"},
     )
     shown = found._repr_html_()
+    assert shown.startswith('<p><b style="color:#cf222e">failed:</b> 1 &lt; 2</p>')
     assert "that &amp; more" in shown
     assert "FR &lt;1&gt;</th><td>0.500 (0.250 to 0.750)</td><td>0.400</td><td>n/a</td>" in shown
     assert "Alarm (no-op):" in shown

@@ -13,7 +13,7 @@ from forsaken.result import NO_VERDICT, Check, Verdict
 from forsaken.verdict import FEW, RULES, Evidence, Requirement, decide, strictest
 
 RETRAINED = "a retrained model"
-REFERENCES = "the reference models, which never saw them,"
+REFERENCES = "reference models that never saw the samples"
 
 
 def label(after: float, before: float = 1.0, usual: float = 0.01) -> Check:

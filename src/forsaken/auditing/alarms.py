@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from forsaken.auditing.inputs import AuditInputs
-from forsaken.auditing.judgement import Posteriors, compare, moved_away
+from forsaken.auditing.judgement import LEFT, MARGIN, Posteriors, compare, moved_away
 from forsaken.auditing.quick import Quick
 from forsaken.auditing.result import Alarm, Number
 from forsaken.metrics import bootstrap_interval, separation
@@ -22,7 +22,6 @@ _WIDTH = 1.96  # standard deviations: a band of 95 %
 _SIGMA = 0.1  # the least standard deviation of a sample, as in U-LiRA
 _SLACK = 0.1  # by which the share of samples inside a band may differ between two models of one ensemble
 _ENOUGH = 4  # retrained models for a band
-_FAR_MARGIN = 1.0  # of a mean margin, in logits: two retrained models differ by less
 _FAR_CONFIDENCE = 0.05
 _FAR_AUC = 0.1
 _BY_RETRAINED = ("rmia_auc", "lira_auc", "white_box_auc")  # attacks that are read beside the retrained model's value
@@ -37,8 +36,8 @@ def no_op(inputs: AuditInputs, quick: Quick) -> Alarm:
     if visible == 0:
         raised, told = (
             True,
-            f"Weights have changed, but for none of the {count} forgotten samples has the answer, or a posterior by "
-            "more than 0.01: to an attacker nothing was unlearned.",
+            f"Weights have changed, but not the answers: each of the {count} forgotten samples gets the same class, "
+            "and no posterior moved by more than 0.01. To an attacker nothing was unlearned.",
         )
     elif judged == 0 and any(quick.moved(answers)[1] for answers in quick.retrained):
         raised, told = (
@@ -56,7 +55,8 @@ def over_forgetting(
 
     With four retrained models or more, the samples below the 95 % band of these models' margins are counted, beside the
     same count for each retrained model against the others. With fewer retrained models the mean margins are compared,
-    or the mean confidences where the samples have no labels. Without a retrained model the alarm is undecided.
+    with the allowance of the verdict (`compare`), or the mean confidences where the samples have no labels. Without a
+    retrained model the alarm is undecided.
 
     Parameters
     ----------
@@ -79,8 +79,11 @@ def over_forgetting(
             return _by_band(inputs, margins, retrained)
         if retrained is not None:
             usual = retrained.mean(0)
+            before = inputs.margins(inputs.before, forget).mean()
             told = f"mean margin {margins.mean():.2f}, for the retrained model {usual.mean():.2f}"
-            raised = _below(margins, usual, _FAR_MARGIN, inputs.seed)
+            # The allowance of the verdict: what it takes for a retrained model's margin must raise no alarm.
+            far = max(MARGIN, LEFT * abs(float(before - usual.mean())))
+            raised = _below(margins, usual, far, inputs.seed)
             return _by_mean(raised, "The forgotten samples lie further out than for a retrained model", told), []
     if not quick.retrained:
         told = "Not known: it takes a retrained model to tell."
@@ -103,7 +106,7 @@ def under_forgetting(checks: Sequence[Check], moved: str) -> Alarm:
     """
     left = [check for check in checks if check.remembered]
     if left:
-        first, more = left[0], f" (and {len(left) - 1} more numbers)" if len(left) > 1 else ""
+        first, more = left[0], f" ({len(left) - 1} more such)" if len(left) > 1 else ""
         told = f"{first.label}: {first.after:.3f}, {first.before:.3f} before and {first.usual:.3f} retrained{more}."
         return Alarm(name="under-forgetting", raised=True, told=told)
     if moved:
@@ -213,8 +216,8 @@ def told_if_moved(before: float, after: float, retrained: float | None, ours: in
     if not moved_away(before, after, retrained, ours, others):
         return ""
     aim = "0.50, the method's own aim" if retrained is None else f"{retrained:.2f}, a retrained model's"
-    told = f" with an AUC of {after:.2f}, {before:.2f} before, and it should have come to {aim}" if ours >= FEW else ""
-    return f"The forgotten samples are easier to tell from samples like them than before, by confidence{told}."
+    told = f": AUC {after:.2f}, {before:.2f} before; the aim is {aim}" if ours >= FEW else ""
+    return f"By confidence, the forgotten samples are easier to tell from samples like them than before{told}."
 
 
 def like_the_ensemble(margins: Array, ensemble: Array) -> bool:

@@ -199,7 +199,7 @@ def powerless(before: Scores, seed: int, area: Callable[[Array, Array], float] =
         return None
     return (
         f"the attack cannot tell the model before either (AUC {area(*before):.3f}, {interval[0]:.3f} to "
-        f"{interval[1]:.3f}), so that it shows nothing: were the samples memorised under these labels?"
+        f"{interval[1]:.3f}), so it shows nothing: were the samples memorised under these labels?"
     )
 
 

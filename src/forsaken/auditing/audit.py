@@ -271,7 +271,7 @@ class _AuditRun:
             if not like_the_ensemble(margins, matrices.margins[group]["forget"]):
                 self.doubts.append(
                     f"The model {which} is not like those that this training{' and method' if group == name else ''} "
-                    "make, so that these numbers are not about it: are recipe, method and settings the same?"
+                    "make, so these numbers are not about it: are recipe, method and settings the same?"
                 )
         self.cost |= {
             "models": 3 * count,

@@ -91,7 +91,7 @@ class Ensembles:
         for name, method in self.methods.items():
             if isinstance(method, UpfrontUnlearner):
                 raise SettingsError(
-                    f"{name} trains its own model before anything is forgotten, so that it cannot be run on originals "
+                    f"{name} trains its own model before anything is forgotten, so it cannot be run on originals "
                     "that were trained plainly; compare it by benchmarks/baselines.py"
                 )
         for role in ("forget", "kept", "test"):

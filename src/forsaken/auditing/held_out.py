@@ -62,7 +62,7 @@ class HeldOut:
         """Return how a table of references was made, to be repeated on the same data."""
         if table.origin.by == "claim":
             raise SettingsError(
-                "these references were handed in, so that it is not known how to make others like them for the "
+                "these references were handed in, so it is not known how to make others like them for the "
                 "originals of an ensemble; the profile standard needs none",
                 field="references",
             )
@@ -74,7 +74,7 @@ class HeldOut:
         gone = sum(key not in places for key in keys[len(sets.remaining) :])
         if gone:
             raise InputError(
-                f"{gone} of {len(sets.forget)} forgotten samples are not in the table of references, so that their "
+                f"{gone} of {len(sets.forget)} forgotten samples are not in the table of references, so their "
                 "groups are not known",
                 field="references",
                 remedy="give the table as it was when the model forgot them, before references.forget",

@@ -189,7 +189,7 @@ def comparison(sets: Sets, draw: np.random.Generator) -> tuple[Samples, Samples]
     if len(test) <= count:
         raise InputError(
             f"test holds {len(test)} samples, and as many as are forgotten ({count}) are taken from it to compare "
-            "with, so that none is left",
+            "with, so none is left",
             field="nonmembers",
             remedy="give nonmembers=(inputs, labels), or more test samples",
         )
@@ -210,7 +210,7 @@ def overlaps(sets: Sets) -> list[str]:
         same = _shared(sets.forget, part)
         if same == len(sets.forget):
             raise InputError(
-                f"all {same} forget samples are in {name}, so that models retrained on it would learn them; give "
+                f"all {same} forget samples are in {name}, so models retrained on it would learn them; give "
                 f"{name} without them"
             )
         if same:

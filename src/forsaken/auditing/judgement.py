@@ -21,8 +21,8 @@ from forsaken.verdict import ACCURACY_LOSS
 
 _WIDTH = 1.96  # standard errors
 _SHARE = 0.1  # by which shares and AUCs of two retrained models may differ
-_MARGIN = 1.0  # the same for a mean margin, in logits
-_LEFT = 0.2  # of the way from the yardstick to the model before, for a mean margin: models of few data are less sure
+MARGIN = 1.0  # the same for a mean margin, in logits
+LEFT = 0.2  # of the way from the yardstick to the model before, for a mean margin: models of few data are less sure
 _CONFIDENCE = 0.05
 _LEAST = 1e-300  # posterior, of which the logarithm is taken
 
@@ -252,18 +252,18 @@ def compare(
         learnt = forget_labels
         mean(
             "learnt_label",
-            "forgotten samples still answered with the label that was learnt",
+            "share of forgotten samples that still get the learnt label",
             "forget",
             lambda rows: correct(rows, learnt),
             _SHARE,
         )
         mean(
             "margin",
-            "mean margin of that label",
+            "mean margin of the learnt label",
             "forget",
             lambda rows: margins(np.log(np.maximum(rows, _LEAST)), learnt),
-            _MARGIN,
-            _LEFT,
+            MARGIN,
+            LEFT,
         )
     else:
         label = "mean confidence on the forgotten samples"
@@ -313,7 +313,7 @@ def _told_apart(before: Posteriors, after: Posteriors, usual: Sequence[Posterior
     slack = max(_SHARE, between, chance)
     return Check(
         name="confidence_auc",
-        label="told apart by confidence (AUC)",
+        label="AUC of telling the forgotten samples from unseen ones by confidence",
         before=area(before),
         after=area(after),
         usual=float(theirs.mean()),

@@ -58,7 +58,7 @@ class Quick:
             found.append(Caveat(self.weakness))
         if self.inputs.oracle is None:
             remedy = "give oracle=ShadowOracle.fit(...)"
-            found.append(Caveat("there is no oracle, so that FR and CFR are not known", "oracle", remedy))
+            found.append(Caveat("there is no oracle, so FR and CFR are not known", "oracle", remedy))
         elif self._known is None:
             found.append(
                 Caveat(
@@ -71,7 +71,7 @@ class Quick:
         if not self.retrained and not ensemble:
             found.append(
                 Caveat(
-                    "there is no retrained model to compare the numbers with, so that forgetting too much looks like "
+                    "there is no retrained model to compare the numbers with, so forgetting too much looks like "
                     "forgetting enough",
                     "retrained",
                     "give retrained=, or use the profile full, which trains some",
@@ -107,7 +107,7 @@ class Quick:
         found.append(self._mean("forget_confidence", label, "forget", lambda rows: rows.max(1)))
         if sets.forget.labels is not None:
             learnt = sets.forget.labels.numpy()
-            label = "forgotten samples still answered with the label that was learnt"
+            label = "share of forgotten samples that still get the learnt label"
             found.append(self._mean("forget_accuracy", label, "forget", lambda rows: correct(rows, learnt)))
         return found + self._neighbours()
 
@@ -170,7 +170,7 @@ class Quick:
             if interval is not None and interval[0] <= 0.5:
                 return (
                     "the oracle is no better than chance on the model before (balanced accuracy "
-                    f"{_balanced_accuracy(*verdicts):.3f}, interval {interval[0]:.3f} to {interval[1]:.3f}), so that "
+                    f"{_balanced_accuracy(*verdicts):.3f}, interval {interval[0]:.3f} to {interval[1]:.3f}), so "
                     "its rates mean nothing and are left out; train the shadow as the model was trained, on data of "
                     "the same kind, or use the profile standard or full"
                 )

@@ -105,7 +105,7 @@ def _number(ours: list[int], usual: list[int], goal: float) -> Number:
     if len(ours) > 1:
         notes.append(f"{len(ours)} orders of the samples; the interval is their range")
     else:
-        notes.append("one batch holds all samples, so that their order decides nothing")
+        notes.append("one batch holds all samples, so their order decides nothing")
     for whose, steps in (("", ours), (" of the retrained models", usual)):
         late = sum(step >= MOST for step in steps)
         if late:
@@ -114,7 +114,7 @@ def _number(ours: list[int], usual: list[int], goal: float) -> Number:
     if unknown:
         notes.append("so nothing is known but that it takes longer")
     elif any(step >= MOST for step in (*ours, *usual)):
-        notes.append(f"they count as {MOST}, so that the mean is at least what is shown")
+        notes.append(f"they count as {MOST}, so the mean is at least what is shown")
     return Number(
         name="relearn_steps",
         label="steps to relearn the forgotten samples",

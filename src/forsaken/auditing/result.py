@@ -222,8 +222,10 @@ class Audit(Document):
         return found[name]
 
     def _repr_html_(self) -> str:
-        """Return the audit as a notebook shows it: what was shown first, then every number beside its yardstick."""
-        told = [paragraph(self.claim.shown, head="Shown:"), paragraph(self.claim.not_shown, head="Not shown:")]
+        """Return the audit as a notebook shows it: the verdict, what was shown, and every number."""
+        colours = {"forgotten": "good", "not shown": "open", "failed": "bad"}
+        told = [paragraph(self.verdict.line, head=f"{self.verdict.word}:", colour=colours[self.verdict.word])]
+        told += [paragraph(self.claim.shown, head="Shown:"), paragraph(self.claim.not_shown, head="Not shown:")]
         raised = {True: ("Alarm", "bad"), False: ("No alarm", "good"), None: ("Not known", "open")}
         for alarm in self.alarms:
             word, colour = raised[alarm.raised]

@@ -26,8 +26,8 @@ MEANINGS = {
     Exit.BAD_INPUT: "wrong input, settings or usage; nothing was changed",
     Exit.CHECK_FAILED: "a check failed: verify found a mismatch or damage, report a changed file, datasets check a "
     "damaged file",
-    Exit.FAILED: "the forgetting failed: the verdict of unlearn, audit or the verified certificate is failed, or an "
-    "audit raised an alarm",
+    Exit.FAILED: "the forgetting failed: the verdict of unlearn, of audit, of the verified certificate or of an audit "
+    "beside it is failed, or an audit raised an alarm",
     Exit.NOT_SHOWN: "verify: no check failed, but the certificate says that forgetting was not shown",
     Exit.UNMET: "unlearn, audit: a --require was not met; the results were written",
     Exit.STOPPED: "unlearn: stopped before anything was written, since the accuracy would fall too far",

@@ -29,8 +29,8 @@ from forsaken.cli.exits import of_work
 from forsaken.verdict import Requirement
 
 REFIT = (
-    "a linear model is mostly fitted anew in less time than it takes to make it forget, and then there is nothing to "
-    "show: forsaken unlearn --dry-run tells the time that forgetting takes"
+    "a linear model is usually fitted again in less time than forgetting takes, and a model that never saw the records "
+    "needs no proof: compare with the time that forsaken unlearn --dry-run prints"
 )
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def _tell(folder: Path, outcome: Outcome, public: Path | None) -> None:
     result, weights = outcome.result, folder / outcome.weights.name
     asked = f"a request to forget {result.counts.forget} samples"
     nothing = result.stopped == "not-memorised"
-    shown = "" if evidence(result) else "; that the samples are not memorised is not shown"
+    shown = "" if evidence(result) else "; nothing shows that the samples are not memorised"
     what = f"{asked}: no weight was changed{shown}" if nothing else asked
     print_table(result_table(result, f"{what} (one run)"))
     advice = result.chain.advice if result.chain else ()

@@ -34,11 +34,18 @@ def verify(
     records: Annotated[Path | None, typer.Option(help="Records that must be among the forgotten ones.")] = None,
     record_key: Annotated[Path | None, typer.Option(help="The key of the hashes of the records.")] = None,
     previous: Annotated[list[Path] | None, typer.Option(help="An earlier certificate; may be repeated.")] = None,
+    chain: Annotated[
+        bool,
+        typer.Option(
+            "--chain", help="Look for --records in earlier requests too; their folders lie beside this certificate's."
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a list.")] = False,
 ) -> None:
     """Check a certificate against the weights, its signature, records and the certificates before it.
 
-    The first line is what the certificate says about the forgetting; then follow the checks.
+    The first line is what the certificate says about the forgetting; then follow the checks. Where an audit that was
+    made later, and lies beside the certificate, says failed, that counts.
 
     Exit code 0: no check failed, and it says forgotten; 5: no check failed, and it says not shown; 4: it says failed;
     3: a check failed, or the certificate is damaged; 2: something could not be read, or it was not said whose signature
@@ -77,13 +84,20 @@ def verify(
             say(f"[bold red]{escape(told)}[/]", markup=True)
         raise typer.Exit(Exit.CHECK_FAILED) from error
     found = verify_certificate(
-        stated, weights, keys=keys, records=records, record_key=secret, previous=earlier, folder=certificate.parent
+        stated,
+        weights,
+        keys=keys,
+        records=records,
+        record_key=secret,
+        previous=earlier,
+        folder=certificate.parent,
+        chain=chain,
     )
     if as_json:
         typer.echo(json.dumps(_facts(certificate, stated, found)))
     else:
         _show(found)
-    raise typer.Exit(of_certificate(found.stated, passed=found.passed))
+    raise typer.Exit(of_certificate(found.forgetting, passed=found.passed))
 
 
 def _facts(path: Path, stated: Certificate, found: Verification) -> dict[str, object]:
@@ -95,20 +109,25 @@ def _facts(path: Path, stated: Certificate, found: Verification) -> dict[str, ob
         "checks": [asdict(check) for check in found.checks],
         "models_owe": found.owed,
         "verdict": found.verdict,
-        "forgetting": found.stated.word,
-        "line": found.stated.line,
+        "forgetting": found.forgetting.word,
+        "line": found.forgetting.line,
+        "audits": {name: verdict.word for name, verdict in found.audits.items()},
     }
 
 
 def _show(found: Verification) -> None:
     console = Terminal()
     console.print(f"The certificate says: {verdict_text(found.stated)}", highlight=False, soft_wrap=True)
+    for name, verdict in found.audits.items():
+        if verdict.word == "failed":
+            told = f"{name}, made after the certificate, says: {verdict_text(verdict)}"
+            console.print(told, highlight=False, soft_wrap=True)
     lines = Table.grid(padding=(0, 2))
     for _ in range(3):
         lines.add_column(overflow="fold")  # a hash must be shown to its last digit
     for check in found.checks:
         lines.add_row(check.name, _ANSWERS[check.passed], escape(check.words))
     console.print(lines, highlight=False)
-    sure = found.verified and found.stated.word == "forgotten" and not found.owed
+    sure = found.verified and found.forgetting.word == "forgotten" and not found.owed
     colour = "green" if sure else "yellow" if found.passed else "bold red"
     console.print(f"[{colour}]{escape(found.verdict)}[/]", highlight=False, soft_wrap=True)

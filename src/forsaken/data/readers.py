@@ -329,7 +329,7 @@ def _features(table: pa.Table, where: str, other: set[str]) -> tuple[Array, tupl
     if odd is not None:
         raise DataError(
             f"{where}: column {odd.name!r} is of type {odd.type}, expected numbers; encode it, drop it, or keep "
-            f"it beside the features with columns=[{odd.name!r}]"
+            f"it beside the features (columns=[{odd.name!r}] in Python; [data] id or [references] group in a job file)"
         )
     features = np.stack([_column(table, name, where).astype(np.float32) for name in names], axis=1)
     bad = np.argwhere(~np.isfinite(features))

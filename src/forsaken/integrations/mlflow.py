@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from forsaken.auditing.result import Audit
 from forsaken.data.samples import Samples
 from forsaken.errors import ForsakenError, OutputError
 from forsaken.jobs.certificate import FILE, Certificate, file_hash
@@ -19,6 +20,7 @@ from forsaken.jobs.output import AUDITS, REPORT, RESULT
 from forsaken.references.rows import as_keys, row_hashes
 from forsaken.references.table import References
 from forsaken.result import Result
+from forsaken.verdict import strictest
 
 _SHOWN = (FILE, REPORT, RESULT, *AUDITS.values())
 _ROWS = "rows.txt"
@@ -67,8 +69,9 @@ def log_run(name: str, folder: Path, table: References | None = None) -> str:
         "forsaken.signed": "yes" if certificate.signature is not None else "no",
         "forsaken.certificate": FILE,
         "forsaken.report": REPORT,
-        "forsaken.verdict": result.verdict.word,
     }
+    audits = [Audit.read(path).verdict for name in AUDITS.values() if (path := folder / name).is_file()]
+    tags["forsaken.verdict"] = strictest([result.verdict, *audits]).word
     papers = [path for shown in _SHOWN if (path := folder / shown).is_file()]
     return _register(name, weights, papers, tags, table)
 

@@ -105,7 +105,7 @@ def _check_deleted(job: Job, train: Source, folder: Path, certificate: Certifica
     if left:
         raise OutputError(
             f"{len(left)} of the {len(files)} pictures that the request before made the model forget are still in "
-            f"{place}, so that this request would treat them as kept",
+            f"{place}, so this request would treat them as kept",
             remedy=f"delete them: {folder / ROWS} lists their files",
         )
 

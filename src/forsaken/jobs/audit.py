@@ -38,7 +38,7 @@ from forsaken.jobs.output import (
 )
 from forsaken.jobs.references import Refit, seconds_a_training, training_of, training_problems
 from forsaken.jobs.rows import NONMEMBERS, Reader, Rows
-from forsaken.jobs.run import oracle_of
+from forsaken.jobs.run import not_learnt, oracle_of, retrained_of
 from forsaken.jobs.seal import seal_key, sealed
 from forsaken.jobs.sets import JobSets, prepared_for, prepared_rows, read_sets
 from forsaken.metrics import FEW
@@ -267,7 +267,7 @@ def _problems(job: Job, profile: Profile, models: int | None) -> Iterator[Settin
         yield SettingsError("[data] test is missing", field="test", expected=expected)
     if target_of(job) == "corrected":
         yield SettingsError(
-            '[method] target is "corrected", so that the forget samples come with their true labels, and this profile '
+            '[method] target is "corrected", so the forget samples come with their true labels, and this profile '
             "compares by those that were learnt",
             field="target",
             remedy=_QUICK,
@@ -297,7 +297,7 @@ def _certificate(job: Job, folder: Path) -> Certificate:
     settings = {"name": job.method.name, **method_of(job).settings}
     if settings_hash(settings) != certificate.settings.sha256:
         raise SettingsError(
-            f"[method] of {job.path} is not what the run in {folder} was made with, so that an audit would be about "
+            f"[method] of {job.path} is not what the run in {folder} was made with, so an audit would be about "
             "something else; restore the job file, or run forsaken unlearn again"
         )
     return certificate
@@ -319,9 +319,14 @@ def read_inputs(plan: AuditPlan, progress: Progress = silent) -> JobAudit:
     asked = prepared_rows(job, loaded, sets.rows["forget"])
     answers = posteriors(loaded.model, Samples(asked.inputs), forward=loaded.forward)
     warnings = _check_forgotten(job, plan.folder, certificate, sets, answers)
+    corrected = target_of(job) == "corrected"
+    strange = "" if corrected else not_learnt(sets.forget, answers)
+    if strange:
+        used = "attacks go by the labels that were learnt" if trains else "the verdict leaves them out"
+        warnings.append(f"{strange}; {used}: give the labels that were learnt")
     if trains:
         _check_labels(sets)
-    elif target_of(job) == "corrected":
+    elif strange or corrected:
         sets = replace(sets, forget=Samples(sets.forget.inputs))  # these labels are not the ones that were learnt
     if settings_hash(job.to_dict()) != certificate.settings.job_sha256:
         warnings.append(
@@ -333,8 +338,7 @@ def read_inputs(plan: AuditPlan, progress: Progress = silent) -> JobAudit:
             "only the classifier is fitted anew: the pipeline's steps before it, which the forgotten samples helped to "
             "fit, are the same in every model"
         )
-    warnings += _odd_labels(sets, answers)
-    retrained = _retrained(job, sets, warnings)
+    retrained = _retrained(job, loaded, sets, warnings)
     training = training_of(job, loaded) if trains else None
     oracle = oracle_of(job, sets, loaded)
     progress(Tick("read", 1, 1))
@@ -362,7 +366,7 @@ def _check_forgotten(job: Job, folder: Path, certificate: Certificate, sets: Job
     if known:
         return []
     return [
-        f"the record key {key} is not there, so that only the number of the records and the old model's answers to "
+        f"the record key {key} is not there, so only the number of the records and the old model's answers to "
         "them were compared with the run's, not the records themselves; the audit is not sealed either, and nothing is "
         "kept of the models that it trained; put the key back and audit again to be sure"
     ]
@@ -375,19 +379,6 @@ def _answered_alike(path: Path, answers: Array) -> bool:
     except OutputError:
         return True  # the report, which reads the same file, says what is wrong with it
     return noted is None or abs(noted.before - float(answers.max(1).mean())) <= _SAME
-
-
-def _odd_labels(sets: JobSets, answers: Array) -> list[str]:
-    """Return a warning where the old model answers few records to forget with their labels."""
-    if sets.forget.labels is None:
-        return []
-    right = int((answers.argmax(1) == sets.forget.labels.numpy()).sum())
-    if 2 * right >= len(answers):
-        return []
-    return [
-        f"the model before answers only {right} of the {len(answers)} records to forget with the labels that are given "
-        "for them; attacks go by the labels that were learnt, so check that these are they"
-    ]
 
 
 def _check_labels(sets: JobSets) -> None:
@@ -410,10 +401,10 @@ def _prepared_by_fitted_steps(job: Job, loaded: Format, sets: JobSets) -> bool:
     return content.kind == "text" or not all(np.array_equal(given, leaf) for leaf in leaves(sets.forget.inputs))
 
 
-def _retrained(job: Job, sets: JobSets, warnings: list[str]) -> Any:
-    if job.oracle is None or job.oracle.retrained is None:
+def _retrained(job: Job, loaded: Format, sets: JobSets, warnings: list[str]) -> Any:
+    other = retrained_of(job, loaded)
+    if other is None:
         return None
-    other = load_model(job, job.resolve(job.oracle.retrained))
     own, ours = (leaves(each.inputs) for each in (prepared_for(job, other, sets)["forget"], sets.forget))
     if len(own) == len(ours) and all(torch.equal(one, two) for one, two in zip(own, ours, strict=True)):
         return other.model
@@ -436,7 +427,7 @@ def held_out_of(job: Job, certificate: Certificate, sets: JobSets) -> HeldOut | 
     if stated.by == "claim" or stated.view == CUSTOM:
         how = "were handed in" if stated.by == "claim" else "have views that were made by a function"
         raise SettingsError(
-            f"the references of this run {how}, so that nobody here knows how to make others like them for the models "
+            f"the references of this run {how}, so nobody here knows how to make others like them for the models "
             f"of this profile; {_STANDARD}"
         )
     views = stated.views or 0

@@ -554,7 +554,7 @@ class Job(Settings):
                 needs = f"{what}measures on the kept rows of train, and [data] has none"
                 yield Problem(("output", "batch_norm"), needs, remedy="add train, or leave batch_norm out")
             if self.output.mask:
-                needs = f"{what}changes more than weights, so that no mask leads back to the old model"
+                needs = f"{what}changes more than weights, so no mask leads back to the old model"
                 yield Problem(("output", "batch_norm"), needs, remedy="leave mask or batch_norm out")
         cleaned = self.output.cleaned
         if "cleaned" in self.output.model_fields_set and cleaned != "none" and self.data.train is None:
@@ -618,6 +618,11 @@ def target_of(job: Job) -> str | None:
 def by_references(job: Job) -> bool:
     """Return whether the method goes by the table of references, and not only keeps it up to date."""
     return target_of(job) == OUT_OF_FOLD
+
+
+def trains_again(job: Job) -> bool:
+    """Return whether the method trains a new model on all of the remaining training data, as "retrain" does."""
+    return "training" in METHODS[job.method.name].about.needs
 
 
 def read_job(path: str | os.PathLike[str]) -> Job:

@@ -203,7 +203,7 @@ def _missing(ready: Prepared, target: str) -> list[dict[str, Any]]:
                 needed,
                 "the forgotten samples are moved to where such samples are" if needed else why,
                 *ADVICE[str(getattr(sets.rows["forget"].content, "kind", "features"))],
-                "the table of references is enough to forget by" if target == OUT_OF_FOLD else otherwise,
+                "forgetting needs the table of references alone" if target == OUT_OF_FOLD else otherwise,
             )
         )
     if sets.retain is None:

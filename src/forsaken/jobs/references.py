@@ -349,9 +349,9 @@ def shortfall(table: References) -> list[str]:
     needed = worth.folds_needed
     more = f"more than {MOST} folds" if needed is None else f"about {needed} folds"
     return [
-        f"an attack on single samples would tell these references from retrained models at an estimated AUC of "
-        f"{worth.auc:.2f} ({worth.low:.2f} to {worth.high:.2f}): {few} are too few, {more} would bring it below "
-        f"{GOAL}; make a table with more ([references] folds, or a larger budget), or retrain"
+        f"an attack that compares sample by sample would tell these reference models from retrained ones with an AUC "
+        f"of about {worth.auc:.2f} ({worth.low:.2f} to {worth.high:.2f}; 0.5 is chance), since {few} are few; {more} "
+        f"would bring it below {GOAL}: set folds (or a larger budget) in [references] and fit again, or retrain"
     ]
 
 
@@ -441,7 +441,7 @@ def _check_extension(job: Job, table: References, new: int, count: int) -> None:
         )
     if new == count and len(table):
         raise InputError(
-            f"none of the {count} rows of [data] train is in {path}, so that these are other data, or prepared in "
+            f"none of the {count} rows of [data] train is in {path}, so these are other data, or prepared in "
             f"another way, or {key_place(job)} is not the key of this table; put right which it is"
         )
 
@@ -537,7 +537,7 @@ def hand_on(
     """
     table, before, notes = read.table, read.table.about(), []
     if not isinstance(method_of(job), Forsaken):
-        notes.append(f"the references were not used: {job.method.name} does not go by them")
+        notes.append(f"the references were not used: the method {job.method.name} has no use for them")
     gone = sets.forget
     missing = absent(table, gone)
     if len(missing):

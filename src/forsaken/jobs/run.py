@@ -41,15 +41,25 @@ from forsaken.jobs.certificate import (
 )
 from forsaken.jobs.cleaning import clean
 from forsaken.jobs.code import UserModel
-from forsaken.jobs.configuration import Job, by_references, method_of, target_of
+from forsaken.jobs.configuration import Job, by_references, method_of, target_of, trains_again
 from forsaken.jobs.disclosure import pooled, without_records
 from forsaken.jobs.formats import Format, load_model
 from forsaken.jobs.output import ARRAYS, MASK, RECORD_KEY, REFERENCES_KEY, RESULT, check_there, weights_name
-from forsaken.jobs.references import Table, hand_on, key_place, table_for, when_it_pays, without_table
+from forsaken.jobs.references import (
+    Table,
+    hand_on,
+    key_place,
+    table_for,
+    training_of,
+    training_problems,
+    when_it_pays,
+    without_table,
+)
 from forsaken.jobs.rows import Reader
 from forsaken.jobs.sets import JobSets, prepared_for, read_sets
 from forsaken.jobs.stays import forgotten_by_removal, measured_again, what_stays, without_vocabulary
 from forsaken.models.logits import Forward, as_module, posteriors
+from forsaken.models.train import Training
 from forsaken.models.weights import changes, drift, same_state
 from forsaken.oracles.shadow import ShadowOracle, top_posteriors
 from forsaken.progress import step
@@ -193,6 +203,7 @@ def unlearn_prepared(ready: Prepared, progress: Progress = silent, **changed: An
                 sets.reference,
                 sets.retain,
                 references=None if ready.table is None else ready.table.table,
+                training=_training(ready),
                 forward=ready.loaded.forward,
                 seed=job.method.seed,
                 progress=progress,
@@ -201,6 +212,17 @@ def unlearn_prepared(ready: Prepared, progress: Progress = silent, **changed: An
         if error.field not in remedies or not error.remedy:
             raise
         raise error.with_remedy(remedies[error.field]) from error
+
+
+def _training(ready: Prepared) -> Training | None:
+    """Return how the model was trained, for a method that trains it again; None for any other method."""
+    job = ready.job
+    if not trains_again(job):
+        return None
+    if problems := training_problems(job, "name another [method]"):
+        raise SettingsError.of(str(job.path), problems)
+    training = training_of(job, ready.loaded)
+    return training if isinstance(training, Training) else None  # an estimator is fitted by its own fit
 
 
 def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Path | None = None) -> Outcome:
@@ -217,9 +239,8 @@ def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Pa
     previous, signer = request_before(job, signing)
     if previous is not None and signer is None:
         warnings.append(
-            "the certificate of the request before was not checked against a key, so that whoever could change it "
-            "decides the drift and the accuracy that the chain starts from; give signing_key in [output], or the "
-            "public key of whoever signed it in [chain] signers"
+            "nobody checked who signed the certificate of the request before, and this chain takes its drift and "
+            "accuracy from there; give signing_key in [output], or the signer's public key in [chain] signers"
         )
     ready = prepare_job(job, progress)
     start = without_vocabulary(job, ready.loaded, ready.sets)
@@ -232,6 +253,9 @@ def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Pa
     found = judge_prepared(ready, answers)
     held_out = None if ready.table is None else OutOfFold.of(ready.table.table, ready.sets.forget)
     warnings += doubts(ready, found)
+    strange = "" if target_of(job) == "corrected" else not_learnt(ready.sets.forget, answers["before"]["forget"])
+    if strange:
+        warnings.append(f"{strange}; the verdict leaves them out: give the labels that were learnt")
     moved = drift(as_module(ready.loaded.model), as_module(unlearned.model))
     link = ChainRequest(
         number=1,
@@ -267,7 +291,8 @@ def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Pa
         ready.oracle,
         method={"name": job.method.name, **method_of(job).settings},
         hashes=hashes,
-        learnt=None if target_of(job) == "corrected" else ready.sets.forget,  # its labels are not those learnt
+        # The labels of "corrected" are the true ones, not those learnt.
+        learnt=None if strange or target_of(job) == "corrected" else ready.sets.forget,
         test_labels=ready.test_labels,
         references=held_out,
         remedy=_REMEDY,
@@ -362,6 +387,22 @@ def stop_damage(ready: Prepared, answers: Mapping[str, Posteriors]) -> None:
             stop_unknown_answers(right["before"], labels, what, allow)
         if "after" in right:
             stop_accuracy_loss(right["before"], right["after"], what, allow)
+
+
+def not_learnt(forget: Samples, before: Array) -> str:
+    """Return a sentence where the model before gives fewer than half of the forget samples their labels; else nothing.
+
+    `before` are the posteriors of the model before.
+    """
+    if forget.labels is None:
+        return ""
+    right = int(correct(before, forget.labels.numpy()).sum())
+    if 2 * right >= len(before):
+        return ""
+    return (
+        f"the model before gives only {right} of the {len(before)} records to forget the labels that stand there, so "
+        "that these are hardly the labels it was trained with"
+    )
 
 
 def doubts(ready: Prepared, found: Judgement) -> list[str]:
@@ -490,13 +531,13 @@ def evidence_of(
         usual, yardstick = [answers["retrained"]], "a retrained model"
     elif references is not None:
         usual, spread = [{"forget": references.posteriors}], references.spread
-        yardstick = "the reference models, which never saw them,"
+        yardstick = "reference models that never saw the samples"
         if references.claimed:
-            doubt = "That the models behind the references never saw the samples is the word of whoever gave them."
+            doubt = "The references were handed in, so nothing here proves that their models never saw the samples."
     moved = ""
     if apart is not None and apart.against == "reference" and facts.get("target") not in BY_REFERENCES:
         moved = told_if_moved(apart.before, apart.after, apart.retrained, count, apart.n)
-    unchanged = f"No weight was changed by {method}: nothing shows that anything was forgotten."
+    unchanged = f"The method {method} changed no weight, so the model remembers as much as before."
     return Evidence(
         compare(
             answers["before"],
@@ -527,12 +568,12 @@ def _own_measure(unlearned: Unlearned[Any], records: int) -> str:
     if not before or after is None:
         return ""
     if unlearned.stopped == "not-memorised":
-        near = "" if bound is None else f", and samples that were never trained on are at {bound:.2g} from theirs"
-        where = f": at {before:.2g} from their targets{near}" if records >= FEW else ""
-        return f"By the method's own measure they are not memorised{where}."
-    hardly = "hardly fell" if after > max(_HARDLY * before, bound or 0.0) else "fell"
-    left = f": {after / before:.0%} of it is left" if records >= FEW else ""
-    return f"The distance of the samples to the method's own targets {hardly}{left}."
+        near = "" if bound is None else f", that of samples never trained on {bound:.3g}"
+        where = f": the distance to their targets is {before:.3g}{near}" if records >= FEW else ""
+        return f"By the method's own measure the samples are not memorised{where}."
+    hardly = "hardly came nearer" if after > max(_HARDLY * before, bound or 0.0) else "came nearer"
+    left = f": {after / before:.0%} of the distance is left" if records >= FEW else ""
+    return f"The samples {hardly} to the method's own targets{left}."
 
 
 def write_posteriors(path: Path, answers: Mapping[str, Mapping[str, Array]], *, per_record: bool) -> None:
@@ -597,13 +638,28 @@ def _answers(ready: Prepared, taken: JobSets, after: object, progress: Progress)
         "before": answers_of(ready.loaded.model, sets.parts, forward, progress, 0),
         "after": answers_of(after, taken.parts, forward, progress, len(JUDGED)),
     }
-    if job.oracle is not None and job.oracle.retrained is not None:
-        other = load_model(job, job.resolve(job.oracle.retrained))
+    other = retrained_of(job, ready.loaded)
+    if other is not None:
         found["retrained"] = answers_of(other.model, prepared_for(job, other, sets), forward, progress, 2 * len(JUDGED))
         if found["retrained"]["forget"].shape != found["before"]["forget"].shape:
             raise SettingsError("[oracle] retrained has other classes than the model; name one trained like it")
     progress(Tick(STAGE, STEPS, STEPS))
     return found
+
+
+def retrained_of(job: Job, loaded: Format) -> Format | None:
+    """Return the retrained model that the job names, where it names one; it must not be the model itself."""
+    if job.oracle is None or job.oracle.retrained is None:
+        return None
+    other = load_model(job, job.resolve(job.oracle.retrained))
+    if same_state(as_module(other.model), as_module(loaded.model)):
+        raise SettingsError(
+            "[oracle] retrained holds the weights of the model that is to forget",
+            field="retrained",
+            expected="a model that was trained in the same way without the records to forget",
+            remedy="name that one, or leave retrained out",
+        )
+    return other
 
 
 def _request(job: Job) -> tuple[RequestFacts | None, list[str]]:

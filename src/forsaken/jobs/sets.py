@@ -16,7 +16,7 @@ from forsaken.data.records import Records
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError, OverlapError
 from forsaken.jobs.code import call, find
-from forsaken.jobs.configuration import Job, Source
+from forsaken.jobs.configuration import Job, Source, trains_again
 from forsaken.jobs.formats import Format
 from forsaken.jobs.rows import NONMEMBERS, Reader, Rows, comparable
 from forsaken.models.logits import predict_logits
@@ -178,7 +178,10 @@ def _choose(job: Job, reader: Reader, *, audit: bool) -> tuple[dict[str, Rows], 
             # Rows that are to be forgotten stay, as a mistake that `Sets` reports.
             known = ~rows[name].apart_from([train]) & rows[name].apart_from([forget])
             rows[name] = _left(rows[name], known, "in the training data", notes)
-        if "retain" not in rows and (drawn := _retain(job, train, forget)) is not None:
+        if "retain" not in rows and trains_again(job):
+            if not audit and (free := np.flatnonzero(train.apart_from([forget]))).size:
+                rows["retain"] = train.take(free, "retain")  # a new model learns from nothing else
+        elif "retain" not in rows and (drawn := _retain(job, train, forget)) is not None:
             rows["retain"] = drawn
             notes.append(f"no retain samples were named: {len(drawn)} were drawn from the training data")
         left = train.without([rows[name] for name in ("forget", "retain") if name in rows])
@@ -201,7 +204,7 @@ def _left(part: Rows, gone: Array, why: str, notes: list[str]) -> Rows:
         remedy = "name other ones"
         if part.name == NONMEMBERS:
             remedy += f", or split the reference set: one part for [data] reference, the rest for {NONMEMBERS}"
-        raise InputError(f"every {part.name} sample is {why}, so that none is left", field=part.name, remedy=remedy)
+        raise InputError(f"every {part.name} sample is {why}, so none is left", field=part.name, remedy=remedy)
     if gone.any():
         notes.append(f"{gone.sum()} of {len(part)} {part.name} samples are {why}, and are left out")
     return part.take(np.flatnonzero(~gone))
@@ -297,7 +300,9 @@ def _class_names(job: Job, loaded: Format, samples: Samples, rows: dict[str, Row
     tables = [records for records in known if isinstance(records, Records) and records.names]
     named = {name for records in tables if records.by_name for name in records.names}
     if named and len(named) == count:
-        notes.append("labels are names: classes were numbered in alphabetical order (say otherwise with classes =)")
+        notes.append(
+            "labels are names, and the classes were numbered in alphabetical order; classes in [data] changes that"
+        )
         return sorted(named)
     longest = () if named else max((records.names for records in tables), key=len, default=())
     return [*longest[:count], *_numbers(count)[len(longest) :]]

@@ -146,7 +146,7 @@ def what_stays(job: Job, start: Start, measured: int) -> tuple[list[str], list[s
     if start.left:
         found.append(
             f"{_entries(start.left)} that {_occur(start.left)} in forgotten documents alone "
-            f"{_stay(start.left)} in the vectoriser, so that the pipeline tells which words were in the documents: fit "
+            f"{_stay(start.left)} in the vectoriser, so the pipeline tells which words were in the documents: fit "
             "it anew without the records"
         )
     if isinstance(loaded, EstimatorFile) and loaded.pipeline is not None and job.data.prepare is None:
@@ -214,6 +214,6 @@ def forgotten_by_removal(start: Start, unlearned: Any) -> Any:
     """
     if not start.removed or unlearned.stopped != "not-memorised":
         return unlearned
-    note = "once the vocabulary entries were gone, the records were no nearer to memorised than the references are"
+    note = "once the vocabulary entries were gone, the model knew the records no better than the references"
     details = replace(unlearned.details, stopped="calibrated", notes=(note,))
     return replace(unlearned, details=details)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from forsaken._keys import key_id
-from forsaken.errors import DataError
-from forsaken.jobs.certificate import Certificate, ReadAs, file_hash
+from forsaken.auditing.result import FILES as AUDITS
+from forsaken.auditing.result import Audit
+from forsaken.errors import CertificateError, DataError
+from forsaken.jobs.certificate import FILE, Certificate, ReadAs, file_hash
 from forsaken.jobs.seal import changed_files, there
 from forsaken.result import NO_VERDICT, ChainRequest, Verdict
+from forsaken.verdict import strictest
 
 if TYPE_CHECKING:
     from forsaken.data.records import Records
@@ -21,9 +25,8 @@ if TYPE_CHECKING:
 Signer = Literal["known", "unknown", "nobody"]
 
 _VERDICTS: dict[Signer, str] = {
-    "known": "Verified: the certificate is the word of the holder of the given key, and no check failed.",
-    "unknown": "No check failed, but who signed was not asked, and anyone can sign: this shows nothing about who wrote "
-    "it.",
+    "known": "Verified: the holder of the given key signed this certificate, and no check failed.",
+    "unknown": "No check failed. Who signed was not checked (--any-signer), so this does not show who wrote it.",
     "nobody": "No check failed, but the certificate is not signed: anyone could have written it.",
 }
 _ROWS_NAMED = 10
@@ -54,12 +57,21 @@ class Verification:
         How many forgotten records the models kept beside the run's references still remember, by its own word.
     stated : Verdict
         What the certificate says about the forgetting itself.
+    audits : dict of str to Verdict
+        What audits beside the certificate, which were made after it, say, by their files.
     """
 
     checks: tuple[Check, ...]
     signer: Signer
     owed: int = 0
     stated: Verdict = NO_VERDICT
+    audits: dict[str, Verdict] = field(default_factory=dict)
+
+    @property
+    def forgetting(self) -> Verdict:
+        """The certificate's verdict, or that of an audit that failed since. Audits are not signed: none improves it."""
+        failed = [verdict for verdict in self.audits.values() if verdict.word == "failed"]
+        return strictest([self.stated, *failed])
 
     @property
     def passed(self) -> bool:
@@ -90,6 +102,7 @@ def verify_certificate(
     record_key: bytes | None = None,
     previous: Sequence[Certificate] = (),
     folder: Path | None = None,
+    chain: bool = False,
 ) -> Verification:
     """Put every question to a certificate for which there is something to compare with.
 
@@ -107,19 +120,44 @@ def verify_certificate(
     previous : sequence of Certificate
         The certificates of earlier requests, in any order.
     folder : Path, optional
-        Where the certificate lies: the results that lie there too are compared with it.
+        Where the certificate lies: the results that lie there too are compared with it, and its audits are read.
+    chain : bool
+        Whether records may be among those of an earlier request, whose certificates are `previous` and those in the
+        folders beside `folder`.
     """
+    if chain:
+        previous = [*previous, *_earlier(certificate, previous, folder)]
     checks = (
         check_weights(certificate, file_hash(weights)),
         check_signature(certificate, keys),
-        check_records(certificate, records, record_key),
+        check_records(certificate, records, record_key, previous if chain else ()),
         check_chain(certificate, previous, keys),
         *check_results(certificate, folder),
         *check_references(certificate),
     )
     signer: Signer = "nobody" if certificate.signature is None else "known" if certificate.signer(keys) else "unknown"
     owed = 0 if certificate.references is None else certificate.references.models_owe
-    return Verification(checks, signer, owed, certificate.verdict or NO_VERDICT)
+    return Verification(checks, signer, owed, certificate.verdict or NO_VERDICT, dict(_audits(certificate, folder)))
+
+
+def _earlier(certificate: Certificate, known: Sequence[Certificate], folder: Path | None) -> Iterator[Certificate]:
+    """Yield the certificates of earlier requests, besides the `known` ones, in the folders beside `folder`."""
+    wanted = {link.certificate for link in certificate.chain.links[:-1]} - {one.sha256 for one in known}
+    for path in [] if folder is None or not wanted else sorted(folder.resolve().parent.glob(f"*/{FILE}")):
+        with suppress(CertificateError):  # what cannot be read is none of the chain
+            one = Certificate.read(path)
+            if one.sha256 in wanted:
+                wanted.discard(one.sha256)
+                yield one
+
+
+def _audits(certificate: Certificate, folder: Path | None) -> Iterator[tuple[str, Verdict]]:
+    """Yield the verdicts of the audits of this certificate's run that lie beside it, by the names of their files."""
+    for path in [] if folder is None else [folder / name for name in AUDITS.values()]:
+        if path.is_file():
+            audit = Audit.read(path)
+            if audit.settings.get("certificate_sha256") == certificate.sha256:
+                yield path.name, audit.verdict
 
 
 def check_weights(certificate: Certificate, found: str) -> Check:
@@ -148,8 +186,10 @@ def check_signature(certificate: Certificate, keys: Sequence[Ed25519PublicKey]) 
     return Check("signature", False, "it does not fit: the certificate was changed after signing, or damaged")
 
 
-def check_records(certificate: Certificate, records: Path | None, key: bytes | None) -> Check:
-    """Check that every record of a file is among the forgotten ones."""
+def check_records(
+    certificate: Certificate, records: Path | None, key: bytes | None, previous: Sequence[Certificate] = ()
+) -> Check:
+    """Check that every record of a file is among the forgotten ones, of this request or of one of the `previous`."""
     stated = certificate.records
     if records is None or key is None:
         return Check("records", None, f"{stated.count} forgotten; give --records and --record-key to look for some")
@@ -158,17 +198,26 @@ def check_records(certificate: Certificate, records: Path | None, key: bytes | N
     # Imported where it is used: the other checks need neither data nor torch, and are quick without them.
     from forsaken.data.record_hashes import record_hashes  # noqa: PLC0415
 
-    known = set(stated.hmac_sha256)
+    requests = {len(one.chain.links): one.records for one in (certificate, *previous)}
+    known = {found: number for number, each in requests.items() for found in each.hmac_sha256}
     hashes = record_hashes(_read_as(records, stated.read_as), key)
     missing = [row for row, found in enumerate(hashes) if found not in known]
+    among = f"among the {sum(each.count for each in requests.values())} forgotten"
+    if len(requests) > 1:
+        numbers = [known[found] for found in hashes if found in known]
+        each = ", ".join(f"request {number}: {numbers.count(number)}" for number in sorted(set(numbers)))
+        among += f" by {len(requests)} requests{f' ({each})' if each else ''}"
+    absent = len(certificate.chain.links) - len(requests) if previous else 0
+    lost = "1 certificate of the chain was" if absent == 1 else f"{absent} certificates of the chain were"
+    unseen = f"; {lost} not found" if absent else ""
     if not missing:
-        return Check("records", True, f"all {len(hashes)} are among the {stated.count} forgotten")
+        return Check("records", True, f"all {len(hashes)} are {among}")
     if len(missing) == len(hashes):
         doubt = "if they should be: is this the key of that run, and the file as it was?"
-        return Check("records", False, f"none of the {len(hashes)} is among the {stated.count} forgotten; {doubt}")
+        return Check("records", False, f"none of the {len(hashes)} is {among}{unseen}; {doubt}")
     rows = ", ".join(str(row) for row in missing[:_ROWS_NAMED]) + (", ..." if len(missing) > _ROWS_NAMED else "")
-    words = f"{len(hashes) - len(missing)} of {len(hashes)} are among the {stated.count} forgotten, {len(missing)} not"
-    return Check("records", False, f"{words} (rows {rows}, counted from 0)")
+    words = f"{len(hashes) - len(missing)} of {len(hashes)} are {among}, {len(missing)} not"
+    return Check("records", False, f"{words} (rows {rows}, counted from 0){unseen}")
 
 
 def _read_as(path: Path, way: ReadAs) -> Records:
@@ -215,7 +264,7 @@ def check_chain(
         words = f"request {links[-1].number} of its chain; give the certificates of {', '.join(absent)} with --previous"
         unsigned = [str(link.number) for link in links[:-1] if link.signer is None]
         if unsigned:
-            words += f"; by its own word those of {', '.join(unsigned)} were taken without checking who signed them"
+            words += f"; it says that nobody checked who had signed those of {', '.join(unsigned)}"
         return Check("chain", None, words)
     return Check("chain", True, f"all {len(links)} requests join up, each starting from the weights of the one before")
 
@@ -253,7 +302,7 @@ def check_references(certificate: Certificate) -> Iterator[Check]:
     if stated.claimed:
         words += f", {stated.claimed} of them handed in by somebody and not measured here"
     if certificate.target is not None and not certificate.target.target.startswith("out-of-fold"):
-        words += ", which the method did not go by"
+        words += ", which the method did not use"
     yield Check("references", None, f"{words}; {_owed(stated.models_owe)}" if stated.models_owe else words)
 
 

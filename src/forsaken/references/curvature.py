@@ -291,7 +291,7 @@ class Curvature:
             factors, diagonals = _summed(module, samples, drawn, hashes, forward, batch_size, report)
         if not factors and not diagonals:
             raise ModelError(
-                "the model has no trainable weight outside of its norm layers, so that there is no curvature to "
+                "the model has no trainable weight outside of its norm layers, so there is no curvature to "
                 "measure; set requires_grad on the weights that may change"
             )
         return cls(factors, diagonals, len(drawn), share, fingerprint(module))

@@ -264,7 +264,7 @@ class FoldModels:
             if required and len(known) > 1:
                 raise InputError(
                     f"{len(rows)} new rows (first: row {rows[0]} of those that are new) belong together, by a group or "
-                    "as copies, with old rows of several folds, so that every kept model learnt some of these; leave "
+                    "as copies, with old rows of several folds, so every kept model learnt some of these; leave "
                     "them out, or drop_models() and extend with train="
                 )
             chosen[rows] = min(known) if known else int(sizes.argmin())

@@ -514,8 +514,8 @@ class References:
             doubt = " (is its key the right one?)" if len(missing) == len(keys) else ""
             raise NotHeldOutError(
                 f"{len(missing)} of {len(keys)} samples are not in the table of references{doubt} (first: sample "
-                f"{missing[0]}), so that nothing proves a model which never saw them; give them as the table's data "
-                "were given, add them with extend, or fit a new table",
+                f"{missing[0]}), so no model is known that never saw them; give them as the table's data were "
+                "given, add them with extend, or fit a new table",
                 rows=missing,
             )
         return np.array([known[key] for key in keys], dtype=np.int64)
@@ -542,7 +542,7 @@ class References:
         """Train a model on the old rows, apart from those that share a fold with a row of the new rows' groups."""
         if train is None or old is None:
             raise SettingsError(
-                "the table keeps no models (keep_models=True does), so that one must be trained without the new rows; "
+                "the table keeps no models (keep_models=True does), so one must be trained without the new rows; "
                 "give train= and old=, all the rows that the table was made from"
             )
         if not isinstance(train, Training):
@@ -563,7 +563,7 @@ class References:
             barred = {key for at, key in zip(unit, own, strict=True) if at in near}
         rows = np.flatnonzero([key not in barred for key in keys])
         if not len(rows):
-            raise InputError("every row of old belongs to a group of the new rows, so that none is left to train on")
+            raise InputError("every row of old belongs to a group of the new rows, so none is left to train on")
         return trained_on(
             train,
             before,
@@ -711,7 +711,7 @@ def _check_order(data: object, name: str, what: str) -> None:
     """Refuse a loader that shuffles, where groups, logits or row numbers refer to the order of its samples."""
     if isinstance(data, DataLoader) and not isinstance(data.sampler, SequentialSampler):
         raise InputError(
-            f"{what} of {name}, but its loader shuffles, so that rows would be taken for others; give a loader with "
+            f"{what} of {name}, but its loader shuffles, so rows would be taken for others; give a loader with "
             "shuffle=False, or a Dataset"
         )
 

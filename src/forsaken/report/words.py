@@ -10,7 +10,7 @@ from datetime import datetime
 
 from forsaken.jobs.certificate import Certificate
 from forsaken.jobs.disclosure import TOO_FEW
-from forsaken.result import Result, Retrained
+from forsaken.result import Result, Retrained, Verdict
 from forsaken.unlearning.forsaken.targets import OUT_OF_FOLD
 
 MEMBER = 0.5  # a sample with a higher membership score is taken for a member
@@ -41,7 +41,7 @@ GLOSSARY = (
     ("oracle", "a program that guesses from a model's answers whether it was trained on a record"),
     ("member", "a record that an oracle takes for training data"),
     ("FR, forgetting rate", "of the records that the oracle took for members before, the share that it no longer does"),
-    ("CFR", "the same for records that were to be kept: damage beside the goal, lower is better"),
+    ("CFR", "the same for records that should be kept, so it counts damage: lower is better"),
     ("AUC", "how well a test tells two groups apart: 0.5 is chance; 1 is always, and 0 tells as much"),
     ("confidence, posterior", "the share that the model gives to its answer, from 0 to 1"),
     ("floor", "the range in which retrained models lie among themselves: nothing can be nearer than that"),
@@ -78,16 +78,16 @@ def summary(result: Result) -> Summary:
     else:
         was = "was" if result.counts.forget == 1 else "were"
         known = evidence(result)
-        headline = f"Nothing was changed: that the {count} {was} not memorised is not shown"
+        headline = f"Nothing was changed, and nothing shows that the {count} {was} not memorised"
         if known is not None:
             headline = f"Nothing was changed: the {count} {was} not found memorised"
         done = (
-            f"By the method's own measure, the {count} {was} no nearer to memorised than samples that the model was "
-            "never trained on, so no weight was changed and the model is as it was."
+            f"By the method's own measure, the model knew the {count} no better than samples that it was never trained "
+            "on, so no weight was changed."
         )
         limits = (
-            f"Nothing but the method's own measure and {known} speaks for it; that does not prove that the model holds "
-            "no trace of the records."
+            f"This rests on the method's own measure and on {known}, and does not prove that the model holds no trace "
+            "of the records."
             if known is not None
             else "The method's own measure spares work, and does not prove that the model holds no trace of the "
             "records: it compares averages, and an attack that takes each record by itself may still recognise all of "
@@ -97,16 +97,23 @@ def summary(result: Result) -> Summary:
     return Summary(headline, (done, *_verdict(result), *_separation(result)), _cost(result), _sure(result), limits)
 
 
-def plain(result: Result, certificate: Certificate | None = None) -> tuple[str, ...]:
+_FOUND = {
+    "forgotten": "Tests found that it now answers about them like models that had never been trained on them.",
+    "not shown": "It has not been shown whether it now answers about them like a model never trained on them.",
+    "failed": "Tests found that this did not succeed: do not use the new file as one that has forgotten them.",
+}
+
+
+def plain(result: Result, verdict: Verdict, certificate: Certificate | None = None) -> tuple[str, ...]:
     """Return what happened, for somebody who knows data protection and not machine learning."""
     count = counted(result.counts.forget, "record")
     case = "" if result.request is None or result.request.case is None else f" (case {result.request.case})"
     asked = f"On {moment(result, certificate)} the model was asked to forget {count} of its training data{case}."
     done = (
-        "Its inner numbers were changed so that it answers about them as a model would that had never been trained on "
-        "them; it was not trained again."
+        f"Its inner numbers were changed to make it forget them; it was not trained again. {_FOUND[verdict.word]}"
         if changed(result)
-        else "A test found no sign that it knew them better than others, so it was left as it was."
+        else "The method's own test found no sign that it knew them better than others, so it was left as it was. "
+        f"{_FOUND[verdict.word] if verdict.word == 'failed' else 'That does not prove that it holds no trace of them.'}"
     )
     if result.accuracy_before is None or result.accuracy_after is None:
         cost = "How well it still does its work was not measured."
@@ -298,12 +305,11 @@ def _separation(result: Result) -> list[str]:
     if found is None:
         return []
     retrained = "" if found.retrained is None else f"; retrained: {found.retrained:.2f}"
-    whose = "" if result.counts.train is not None else ", by the word of whoever named them,"
-    aimed = " and that the method aimed at" if found.against == "reference" else ""
+    whose = "" if result.counts.train is not None else ", as the user says,"
     said = [
-        f"By a threshold on the confidence they can be told from {found.n:,} {AGAINST[found.against]} that the model"
-        f"{whose} was never trained on{aimed} with an AUC of {found.before:.2f} before and {found.after:.2f} after "
-        f"(0.5: no threshold helps{retrained}; 0 tells as much as 1)."
+        f"A threshold on the confidence tells them from {found.n:,} {AGAINST[found.against]}, which the model{whose} "
+        f"never saw, with an AUC of {found.before:.2f} before and {found.after:.2f} after (0.5: no threshold helps"
+        f"{retrained}; 0 tells as much as 1)."
     ]
     if abs(found.after - 0.5) > _APART:
         said.append("So they can still be told apart to some degree.")

@@ -23,7 +23,7 @@ class FineTune(Descent):
     """
 
     about: ClassVar[About] = About(
-        summary="goes on training on retain data alone, so that the rest fades",
+        summary="goes on training on retain data alone, so the rest fades",
         paper='Golatkar, Achille and Soatto, "Eternal Sunshine of the Spotless Net: Selective Forgetting in Deep '
         'Networks", 2020',
         needs=("forget", "retain with labels"),

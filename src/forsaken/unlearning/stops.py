@@ -55,7 +55,8 @@ def stop_strange_inputs(forget: Samples, others: Mapping[str, Samples], allow: C
                 f"a forget sample has shape {ours}, but a {name} sample {theirs}: the same sides in another order",
                 field="forget",
                 expected="one layout for all, such as channels first",
-                remedy="permute the axes of the forget samples",
+                remedy="permute the axes of the forget samples (arrays of uint8 are read as pictures: height, width, "
+                "channels)",
             )
         if ours != theirs:
             continue  # `Sets` has the error

@@ -42,7 +42,7 @@ def test_other_weights_with_the_same_answers_are_a_no_op(trained):
     ours = case(trained, noise(trained, 1e-7))
     told = no_op(ours, Quick(ours))
     assert told.raised
-    assert "for none of the 20 forgotten samples" in told.told
+    assert "each of the 20 forgotten samples gets the same class" in told.told
 
 
 def test_a_model_that_forgot_raises_nothing(trained):
@@ -128,3 +128,12 @@ def test_samples_below_the_band_of_many_retrained_models_are_too_much(trained, s
     assert alarm.raised is raised
     assert (number.value > 0.8) is (shift == 0)
     assert 0.85 < number.retrained < 1
+
+
+@pytest.mark.parametrize(("ours", "raised"), [(-21.2, False), (-24.0, True)])
+def test_what_the_verdict_takes_for_a_retrained_margin_is_not_too_much(trained, monkeypatch, ours, raised):
+    """From 3.9 to -18.9 in a retrained model: a fifth of that way is allowed on either side."""
+    given = case(trained, trained.after, retrained=(trained.retrained,))
+    means = {id(given.before): 3.9, id(given.after): ours, id(trained.retrained): -18.9}
+    monkeypatch.setattr(AuditInputs, "margins", lambda _, model, part: np.full(len(part), means[id(model)]))
+    assert over_forgetting(given, Quick(given))[0].raised is raised

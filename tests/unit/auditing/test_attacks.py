@@ -70,7 +70,7 @@ def test_without_strangers_the_test_samples_serve_and_the_population_is_the_rest
 
 
 def test_too_few_test_samples_for_a_population_are_an_error(trained):
-    with pytest.raises(InputError, match="so that none is left"):
+    with pytest.raises(InputError, match="so none is left"):
         ShadowModels.fit(case(trained, nonmembers=None, test=trained.test.rows(range(10))), 4)
 
 

@@ -126,7 +126,7 @@ def test_a_run_and_its_proof(tmp_path: Path) -> None:
     ended = forsaken("unlearn", job, "--dry-run")
     assert ended.code == 0, ended.err
     assert "12 of 12 (of its 132 rows)" in ended.out
-    assert "the table of references is enough to forget by" in ended.out
+    assert "forgetting needs the table of references alone" in ended.out
     assert "without reference samples the forgotten ones are compared with test samples" in ended.out
     ended = forsaken("unlearn", job, "--json")
     assert ended.code == 0, ended.err

@@ -17,6 +17,7 @@ import pytest
 import typer
 from certificates import KEY, changed, envelope, statement
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from report_runs import make_audit
 from typer.testing import CliRunner, Result
 
 from forsaken._keys import key_id, read_record_key, read_signing_key, write_record_key, write_signing_keys
@@ -109,6 +110,37 @@ class TestVerify:
         assert facts["signer"] == "known"
         assert facts["passed"] == {"weights": True, "signature": True, "records": None, "chain": True}
 
+    @pytest.mark.parametrize(
+        ("word", "own", "code"),
+        [("failed", True, 4), ("forgotten", True, 0), ("not shown", True, 0), ("failed", False, 0)],
+    )
+    def test_an_audit_beside_it_that_failed_counts(
+        self, run: Run, folder: Path, word: str, own: bool, code: int
+    ) -> None:
+        whose = Certificate.read("c.json").sha256 if own else "0" * 64
+        audit = make_audit() | {
+            "verdict": {"word": word, "line": "A later look."},
+            "settings": {"certificate_sha256": whose},
+        }
+        (folder / "audit-full.json").write_text(json.dumps(audit))
+        done = run("verify", "c.json", "--weights", "m.pt", *SIGNED)
+        assert done.exit_code == code
+        told = "audit-full.json, made after the certificate, says: failed: A later look."
+        assert (told in done.stdout) is (code == 4)
+        assert facts_of(run("verify", "c.json", "--weights", "m.pt", *SIGNED, "--json"))["forgetting"] == (
+            "failed" if code else "forgotten"
+        )
+
+    def test_no_audit_makes_a_certificate_better(self, run: Run, folder: Path) -> None:
+        make(b"old", b"new", result={"verdict": {"word": "not shown", "line": "No yardstick."}}).sign(KEY).write(
+            folder / "c.json"
+        )
+        audit = make_audit() | {"verdict": {"word": "forgotten", "line": ""}}
+        (folder / "audit-full.json").write_text(
+            json.dumps(audit | {"settings": {"certificate_sha256": Certificate.read("c.json").sha256}})
+        )
+        assert run("verify", "c.json", "--weights", "m.pt", *SIGNED).exit_code == 5
+
     @pytest.mark.parametrize("name", ["c.json", "unsigned.json"])
     def test_nothing_is_verified_without_an_expected_signer(self, run: Run, name: str) -> None:
         make(b"old", b"new").sign(Ed25519PrivateKey.generate()).write("c.json")
@@ -123,7 +155,7 @@ class TestVerify:
         done = run("verify", "c.json", "--weights", "m.pt", "--any-signer")
         assert done.exit_code == 0
         assert f"said to be signed by the key {key_id(KEY.public_key())}; give that key with" in done.stdout
-        assert "No check failed, but who signed was not asked" in done.stdout
+        assert "No check failed. Who signed was not checked" in done.stdout
         assert "verified" not in done.stdout.lower()
         facts = facts_of(run("verify", "c.json", "--weights", "m.pt", "--any-signer", "--json"))
         assert (facts["verified"], facts["signer"]) == (False, "unknown")
@@ -268,7 +300,7 @@ class TestVerify:
         write_signing_keys("other.pem", other)
         words = ["--weights", "m.pt", "--previous", "1.json", *SIGNED, "--public-key", "other.pem.pub"]
         assert run("verify", "2.json", *words).exit_code == 0
-        assert "those of 1 were taken without checking" in run("verify", "2.json", "--weights", "m.pt", *SIGNED).stdout
+        assert "nobody checked who had signed" in run("verify", "2.json", "--weights", "m.pt", *SIGNED).stdout
 
     def test_a_chain_with_another_certificate(self, run: Run) -> None:
         first = make(b"older", b"old")

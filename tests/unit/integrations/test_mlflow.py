@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from report_runs import make_audit
 
 from forsaken.errors import OutputError
 from forsaken.jobs.certificate import Certificate
 from forsaken.jobs.configuration import read_job
 from forsaken.references.table import References
+from forsaken.result import Result
 from tests.job_folders import run, tabled, world
 
 mlflow = pytest.importorskip("mlflow", reason="the extra forsaken[mlflow] is not installed")
@@ -44,6 +47,11 @@ def test_versions_and_who_saw_a_record(server: Any, tmp_path: Path) -> None:
     certificate = Certificate.read(forgotten / "certificate.json")
     assert version.tags["forsaken.certificate_sha256"] == certificate.sha256
     assert version.tags["forsaken.forgotten"] == str(len(gone))
+    assert version.tags["forsaken.verdict"] == Result.read(forgotten / "result.json").verdict.word == "forgotten"
+    audit = make_audit() | {"verdict": {"word": "failed", "line": "An attack found them."}}
+    (forgotten / "audit-full.json").write_text(json.dumps(audit))
+    assert log_run("clouds", forgotten) == "3"
+    assert server.get_model_version("clouds", "3").tags["forsaken.verdict"] == "failed"
     place = Path(mlflow.artifacts.download_artifacts(version.source, dst_path=str(tmp_path / "got")))
     names = {path.name for path in place.rglob("*") if path.is_file()}
     assert names >= {"model.safetensors", "certificate.json", "result.json", "rows.txt"}

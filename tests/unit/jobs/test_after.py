@@ -71,6 +71,24 @@ def test_five_requests_in_a_row(tmp_path: Path, quick: None) -> None:
     assert len(left) == 122
     forgot = safetensors.torch.load_file(before / "model.safetensors")
     assert not all(np.array_equal(forgot[name], world().states["model"][name]) for name in forgot)
+    # A record is found in the whole chain, whichever request forgot it.
+    train = pq.read_table(folder / "train.parquet")
+    rows = [train["id"].to_pylist().index(each) for each in range(FIRST, FIRST + 10)]
+    pq.write_table(train.take(rows), tmp_path / "mine.parquet")
+    pq.write_table(train.take([0, *rows]), tmp_path / "more.parquet")
+    check = ["verify", before / "certificate.json", "--weights", before / "model.safetensors", "--any-signer"]
+    check += ["--record-key", before / "records.key", "--records"]
+    assert "2 of 10 are among the 2 forgotten, 8 not" in forsaken(*check, tmp_path / "mine.parquet").out
+    found = forsaken(*check, tmp_path / "mine.parquet", "--chain").out
+    assert "all 10 are among the 10 forgotten by 5 requests (request 1: 2, request 2: 2," in found
+    assert "all 5 requests join up" in found
+    stranger = forsaken(*check, tmp_path / "more.parquet", "--chain")
+    assert stranger.code == 3
+    assert "10 of 11 are among the 10 forgotten by 5 requests" in stranger.out
+    shutil.move(folder / "forgotten-2", tmp_path / "elsewhere")
+    assert "2 not (rows 2, 3, counted from 0); 1 certificate of the chain was not found" in (
+        forsaken(*check, tmp_path / "mine.parquet", "--chain").out
+    )
     # The audit of the last request finds its way with the same word.
     audited = forsaken("audit", job, "--after", folder / "forgotten-4")
     assert audited.code in (0, 4), audited.err

@@ -279,14 +279,14 @@ def test_without_the_key_the_old_model_s_answers_are_compared(tmp_path: Path) ->
 
 def test_labels_that_were_not_learnt_are_a_warning(tmp_path: Path) -> None:
     job = finished(tmp_path / "job")
-    assert not any("the model before answers only" in each for each in audited(job).warnings)
+    assert not any("the model before gives only" in each for each in audited(job).warnings)
     path = job.parent / "forget.parquet"
     table = pq.read_table(path)
     wrong = pa.array((table["label"].to_numpy() + 1) % 4)
     pq.write_table(table.set_column(table.column_names.index("label"), "label", wrong), path)
-    told = [each for each in audited(job).warnings if "the model before answers only" in each]
+    told = [each for each in audited(job).warnings if "the model before gives only" in each]
     assert len(told) == 1
-    assert told[0].startswith("the model before answers only 0 of the 12 records to forget with the labels")
+    assert told[0].startswith("the model before gives only 0 of the 12 records to forget the labels")
 
 
 def test_remedies_are_in_the_words_of_the_job(tmp_path: Path) -> None:

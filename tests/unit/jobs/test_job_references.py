@@ -262,7 +262,7 @@ def test_auto_chooses_by_the_reference_samples_and_says_so(tmp_path: Path) -> No
     assert found["budget"] == 6 >= found["trainings"]
     assert worth["samples"] == len(x("reference"))
     assert 0.5 <= worth["low"] <= worth["auc"] <= worth["high"] <= 1
-    said = [note for note in found["notes"] if "estimated AUC" in note]
+    said = [note for note in found["notes"] if "an AUC of about" in note]
     assert bool(said) == (worth["auc"] >= 0.55)
     assert show_table(job)["worth"] == worth
     result = run(job)
@@ -281,8 +281,8 @@ def test_references_that_fall_short_are_named_before_and_after(tmp_path: Path) -
     table.worth = Worth(0.71, 0.68, 0.74, 0.3, 0.6, 0.1, 2, 40, 1)
     write_table(table, path)
     (said,) = show_table(job)["notes"]
-    assert said.startswith("an attack on single samples would tell these references from retrained models at an")
-    assert "estimated AUC of 0.71 (0.68 to 0.74): 2 folds are too few, about" in said
+    assert said.startswith("an attack that compares sample by sample would tell these reference models")
+    assert "an AUC of about 0.71 (0.68 to 0.74; 0.5 is chance), since 2 folds are few; about" in said
     assert said in dry(job)["notes"]
     assert said in run(job)["warnings"]
 
@@ -610,7 +610,7 @@ def test_one_request_after_another(tmp_path: Path) -> None:
     result = run(second)
     assert (result["facts"]["optimiser"], result["stopped"]) == ("gauss-newton", "tolerance")
     (warning,) = result["warnings"]
-    assert "the certificate of the request before was not checked" in warning
+    assert "nobody checked who signed the certificate of the request before" in warning
     assert not any("curvature" in note for note in result["notes"])
     last = curvature(folder / "later")
     assert (last.weights, last.rows) == (fingerprint(network(folder, "later/model.safetensors")), 127)
@@ -634,14 +634,14 @@ def test_other_methods_and_targets_keep_the_table_up_to_date(tmp_path: Path) -> 
     assert "the references were not used: the target is class-mean" in result["notes"]
     assert len(References.load(out / TABLE)) == 120
     checked = verify_certificate(Certificate.read(out / "certificate.json"), out / "model.safetensors").checks[-1]
-    assert checked.words.endswith(", which the method did not go by")
+    assert checked.words.endswith(", which the method did not use")
     strange = write_job(
         folder, "strange.toml", references={}, method={"name": "gradient-ascent", "iterations": None},
         data={"forget": {"path": "test.parquet", "ids": [0, 1]}, "test": None},
         output={"folder": "strange", "allow": ["unknown-records", "accuracy-loss"]},
     )  # fmt: skip
     notes = run(strange)["notes"]
-    assert "the references were not used: gradient-ascent does not go by them" in notes
+    assert "the references were not used: the method gradient-ascent has no use for them" in notes
     assert "2 of 2 forgotten records were not in the table of references" in notes
     assert len(References.load(folder / "strange" / TABLE)) == 132
     for place, rows in (("forgotten", 120), ("strange", 132)):
@@ -736,7 +736,7 @@ def test_handed_in_references_are_called_so(tmp_path: Path) -> None:
     certificate = Certificate.read(out / "certificate.json")
     checked = verify_certificate(certificate, out / "model.safetensors").checks[-1]
     assert ", 132 of them handed in by somebody and not measured here" in checked.words
-    assert "did not go by" not in checked.words
+    assert "did not use" not in checked.words
     with pytest.raises(SettingsError, match=r'were handed in.*profile = "standard" works'):
         held_out_of(read_job(job), certificate, None)  # type: ignore[arg-type]
 

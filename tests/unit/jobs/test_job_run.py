@@ -320,8 +320,8 @@ def test_a_chain_of_three_requests(folder: Path) -> None:
     assert last["drift"] == pytest.approx(sum(each["facts"]["drift"] for each in found))
     assert last["accuracy_loss"] == pytest.approx(found[0]["accuracy_before"] - found[2]["accuracy_after"])
     assert last["advice"] == []
-    assert not any("not checked against a key" in warning for warning in found[0]["warnings"])
-    assert all(any("not checked against a key" in warning for warning in each["warnings"]) for each in found[1:])
+    assert not any("nobody checked who signed" in warning for warning in found[0]["warnings"])
+    assert all(any("nobody checked who signed" in warning for warning in each["warnings"]) for each in found[1:])
     out = folder / "request3"
     previous = [word for at in (2, 1) for word in ("--previous", folder / f"request{at}" / "certificate.json")]
     told = forsaken(
@@ -343,7 +343,7 @@ def test_a_planted_certificate_is_not_signed_over(folder: Path, monkeypatch: pyt
             run(write_job(folder, **second))
     assert forsaken("unlearn", write_job(folder, **second), "--dry-run").code == 2
     found = run(write_job(folder, **second, chain={"signers": "anyone"}))
-    assert any("not checked against a key" in warning for warning in found["warnings"])
+    assert any("nobody checked who signed" in warning for warning in found["warnings"])
     assert certificate(folder / "request2").chain.links[0].signer is None
     third = write_job(
         folder,
@@ -353,7 +353,7 @@ def test_a_planted_certificate_is_not_signed_over(folder: Path, monkeypatch: pyt
     )
     write_signing_keys(folder / "other.pem", Ed25519PrivateKey.generate())
     found = run(third)
-    assert not any("not checked against a key" in warning for warning in found["warnings"])
+    assert not any("nobody checked who signed" in warning for warning in found["warnings"])
     assert [link["signer"] for link in found["chain"]["links"]] == [None, key_id(read_public_key(public)), None]
 
 

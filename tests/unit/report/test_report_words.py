@@ -9,6 +9,9 @@ import pytest
 from report_runs import bare, make_certificate, make_result, not_memorised, typed, without_oracle
 
 from forsaken.report.words import GLOSSARY, heading, left_to_do, members, plain, summary, why_none
+from forsaken.result import NO_VERDICT, Verdict
+
+_WORDS: tuple[Any, ...] = ("forgotten", "not shown", "failed")
 
 
 def everything(result: dict[str, Any]) -> str:
@@ -89,8 +92,8 @@ def test_what_can_still_be_told_apart() -> None:
 def test_nothing_to_forget() -> None:
     result = not_memorised(make_result())
     said = summary(typed(result))
-    assert said.headline == "Nothing was changed: that the 12 records were not memorised is not shown"
-    assert "the 12 records were no nearer to memorised than" in said.done[0]
+    assert said.headline == "Nothing was changed, and nothing shows that the 12 records were not memorised"
+    assert "the model knew the 12 records no better than" in said.done[0]
     assert "no weight was changed" in said.done[0]
     assert "It took under 0.01 s." in " ".join(summary(typed(result | {"seconds": 0.004, "retrain": None})).cost)
     assert "forgetting rate is undefined" in " ".join(said.done)
@@ -103,7 +106,7 @@ def test_one_record() -> None:
     assert summary(typed(make_result(1))).headline == "A request to forget 1 record, which took 1.25 s"
     assert "rests on 1 record only" in everything(make_result(1))
     assert summary(typed(not_memorised(make_result(1)))).headline.endswith(
-        "that the 1 record was not memorised is not shown"
+        "nothing shows that the 1 record was not memorised"
     )
 
 
@@ -171,16 +174,24 @@ def test_the_heading_says_whose_request_and_who_answers_for_it() -> None:
 
 def test_plain_words_for_those_who_know_data_protection() -> None:
     table = make_result() | {"request": {"case": "2026-117", "due": None}}
-    text = " ".join(plain(typed(table), make_certificate()))
+    text = " ".join(plain(typed(table), NO_VERDICT, make_certificate()))
     assert text.startswith("On 3 January 2026 the model was asked to forget 12 records of its training data (case 2026")
     assert "95.0 % of the cases before and in 90.0 % after" in text
     for word in ("AUC", "posterior", "oracle", "logit", "FR", "gradient", "weights"):
         assert word not in text, word
-    left = " ".join(plain(typed(not_memorised(make_result()))))
+    left = " ".join(plain(typed(not_memorised(make_result())), NO_VERDICT))
     assert "left as it was" in left
     assert "This page shows no record." in left
     strange = typed(make_result() | {"provenance": {"time": "yesterday"}})
-    assert plain(strange)[0].startswith("On an unknown day")
+    assert plain(strange, NO_VERDICT)[0].startswith("On an unknown day")
+
+
+@pytest.mark.parametrize(
+    ("word", "told"), [("forgotten", "like models"), ("not shown", "not been shown"), ("failed", "did not succeed")]
+)
+def test_plain_words_follow_the_verdict(word: Any, told: str) -> None:
+    said = {each: " ".join(plain(typed(make_result()), Verdict(word=each, line=""))) for each in _WORDS}
+    assert [each for each, text in said.items() if told in text] == [word]
 
 
 def test_the_glossary_has_the_words_of_the_page() -> None:

@@ -147,9 +147,9 @@ CLAIMED = {
     "class-mean": ("samples of the same predicted class that the model never saw", "keep their predicted class"),
     "corrected": ("like clean samples of their true class", "a correction, not the answer of a model that never saw"),
     "uniform": ("no longer favours any class", "the indecision itself gives them away"),
-    "out-of-fold": ("what retraining would do, sample by sample", "is for forsaken audit to measure"),
-    "out-of-fold, claimed": ("as the references say that were handed in", "the word of whoever handed them in"),
-    "given": ("as the targets that were handed in say", "the word of whoever handed them in"),
+    "out-of-fold": ("like a reference model, which was trained in the same way", "forsaken audit measures whether"),
+    "out-of-fold, claimed": ("like the references that were handed in", "whoever handed them in says so"),
+    "given": ("as the target says that was handed in for it", "whoever handed them in says so"),
 }
 
 
@@ -159,7 +159,7 @@ def test_every_target_claims_what_it_aims_at_and_names_what_it_does_not_show(tar
     found = targets.claim_of("forsaken", {"target": target})
     assert set(targets.CLAIMS) == set(CLAIMED)
     assert found.target == target
-    assert found.shown.startswith("The aim, and how far it was reached the numbers say:")
+    assert found.shown.startswith("The method aimed at this, and the numbers say how near it came:")
     assert shown in found.shown
     assert not_shown in found.not_shown
     assert (ATTACKER in found.not_shown) == (target in ("class-mean", "corrected", "uniform"))

@@ -275,10 +275,10 @@ class Forsaken(Unlearner):
             notes.append("nothing was changed: the model answers the samples as the references do already")
         else:
             notes.append(
-                "nothing was changed: on average the forget samples are no nearer to memorised than samples that the "
-                "model never saw. That spares work; it does not show that the samples are not memorised, which takes "
-                "references of models that never saw them (forsaken.References) or an audit (for mislabelled samples "
-                'with known true labels use target="corrected")'
+                "nothing was changed: on average the model knows the forget samples no better than samples that it "
+                "never saw. This does not show that the samples are not memorised: references of models that never saw "
+                "them (forsaken.References) or an audit can (for mislabelled samples with known true labels use "
+                'target="corrected")'
             )
         mask = record(space, torch.zeros_like(space.start), student, self.settings)
         return Details("not-memorised", 0, 0, (), mask, facts | {"distance_after": target.before}, tuple(notes))
@@ -393,7 +393,7 @@ class Forsaken(Unlearner):
                 return self._unchanged(space, student, target, facts, notes)
             if request.references is not None and target.name in BY_REFERENCES and self.optimiser == "auto":
                 notes.append(
-                    "the table of references has no curvature, so that retain and reference samples held the others in "
+                    "the table of references has no curvature, so retain and reference samples held the others in "
                     "place; fit it with model= for less damage in less time"
                 )
             omega, flat = self._omega(space, kept.guard, request), torch.ones_like(space.start)

@@ -293,7 +293,7 @@ _ATTACK = (
     "An attacker who compares sample by sample with models that never saw the sample can still tell that it was there."
 )
 
-_AIM = "The aim, and how far it was reached the numbers say:"
+_AIM = "The method aimed at this, and the numbers say how near it came:"
 
 CLAIMS = {
     "class-mean": Claim(
@@ -316,20 +316,22 @@ CLAIMS = {
     ),
     "out-of-fold": Claim(
         "out-of-fold",
-        f"{_AIM} each forgotten sample is answered as a model answered it that was trained like this one and never saw "
-        "it: what retraining would do, sample by sample.",
-        "That model also lacked other rows of its fold, and it had seen what was forgotten since the table was made. "
-        "Whether attacks can tell the result from retraining is for forsaken audit to measure.",
+        f"{_AIM} the model answers each forgotten sample like a reference model, which was trained in the same way "
+        "without that sample, as retraining would.",
+        "The reference model also lacked other rows, those of its fold, and had learnt what was forgotten since the "
+        "table was made. forsaken audit measures whether attacks can tell the result from a retrained model.",
     ),
     "out-of-fold, claimed": Claim(
         "out-of-fold, claimed",
-        f"{_AIM} each forgotten sample is answered as the references say that were handed in for it.",
-        "That the models behind them never saw the samples is the word of whoever handed them in.",
+        f"{_AIM} the model answers each forgotten sample like the references that were handed in for it.",
+        "Nothing here proves that the models behind these references never saw the samples: whoever handed them in "
+        "says so.",
     ),
     "given": Claim(
         "given",
-        f"{_AIM} the forgotten samples are answered as the targets that were handed in say, sample by sample.",
-        "Whether those targets come from a model that never saw the samples is the word of whoever handed them in.",
+        f"{_AIM} the model answers each forgotten sample as the target says that was handed in for it.",
+        "Nothing here proves that these targets come from a model that never saw the samples: whoever handed them in "
+        "says so.",
     ),
 }
 
