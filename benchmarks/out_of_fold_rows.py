@@ -52,7 +52,7 @@ def grouped(folds: int) -> HeldOut:
     return HeldOut(folds, "forgotten")
 
 
-def ours(plan: HeldOut = IDEAL, retain: str = "few", **changes: Any) -> Row:
+def ours(plan: HeldOut = IDEAL, retain: str = "tenth", **changes: Any) -> Row:
     """Return Forsaken with references."""
     return Row(Forsaken.out_of_fold(**changes), plan, retain)
 

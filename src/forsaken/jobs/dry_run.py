@@ -223,8 +223,8 @@ def _memory(ready: Prepared, method: Any) -> int:
     size = sum(weight.numel() * weight.element_size() for weight in _trainable(ready))
     curvature = None if ready.table is None else ready.table.table.curvature
     if curvature is not None and getattr(method, "optimiser", None) in ("auto", GAUSS_NEWTON):
-        # the docstring of Forsaken: 6 numbers for each parameter that can move, and the inverted factors
-        return _taken() + size * (1 + 6) + curvature.bytes
+        # the docstring of Forsaken: 17 numbers for each parameter that can move, and the inverted factors
+        return _taken() + size * (1 + 17) + curvature.bytes
     history = method.schedule.history if isinstance(method, Forsaken) else 0
     # 2m + 8 numbers for each parameter that can move, 11 for every chosen one
     return _taken() + size * (1 + 2 * history + 8 + 11)
