@@ -530,7 +530,7 @@ def _own_measure(unlearned: Unlearned[Any], records: int) -> str:
         near = "" if bound is None else f", and samples that were never trained on are at {bound:.2g} from theirs"
         where = f": at {before:.2g} from their targets{near}" if records >= FEW else ""
         return f"By the method's own measure they are not memorised{where}."
-    hardly = "hardly fell" if after > max(_HARDLY * before, bound or 0.0) else "fell"
+    hardly = "hardly fell" if after > _HARDLY * before else "fell"
     left = f": {after / before:.0%} of it is left" if records >= FEW else ""
     return f"The distance of the samples to the method's own targets {hardly}{left}."
 

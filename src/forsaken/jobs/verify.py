@@ -126,7 +126,7 @@ def check_weights(certificate: Certificate, found: str) -> Check:
     """Check that weights with the SHA-256 `found` are those that the certificate calls new."""
     stated = certificate.weights
     if found == stated.new.sha256:
-        same = " (nothing had to be changed)" if found == stated.old.sha256 else ""
+        same = " (they are those from before: nothing was changed)" if found == stated.old.sha256 else ""
         return Check("weights", True, f"these are the weights after forgetting{same} (SHA-256 {found})")
     if found == stated.old.sha256:
         return Check("weights", False, "these are the weights before forgetting; the new ones are others")
