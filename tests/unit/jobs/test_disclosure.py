@@ -207,7 +207,7 @@ def test_numbers_over_the_records_are_rounded_or_left_out(count: int) -> None:
     whole = make_result(count) | {
         "forget_confidence": pair,
         "separation": {"against": "test", "n": 20, **pair, "spread": pair, "spread_of_others": long},
-        "history": [{name: long for name in make_result(1)["history"][0]} | {"iteration": 1}],
+        "history": [dict.fromkeys(make_result(1)["history"][0], long) | {"iteration": 1}],
         "facts": {"distance_before": long, "drift": long, "target": "uniform"},
         "verdict": {"word": "failed", "line": "", "checks": [check]},
     }
