@@ -167,7 +167,8 @@ def test_no_audit_tells_a_mean_over_few_records(tmp_path: Path, count: int, prof
             shares = model(torch.from_numpy(inputs)).softmax(1).double().numpy()
         learnt = shares[np.arange(count), labels]
         sure, margin = shares.max(1).mean(), np.log(learnt / (1 - learnt)).mean()
-        for number in (f"{sure:.3f}", f"{margin:.3f}", f"{margin:.2f}"):
+        loss = -np.log(learnt).mean()
+        for number in (f"{sure:.3f}", f"{margin:.3f}", f"{margin:.2f}", f"{loss:.4g}", f"{loss:.3g}"):
             assert not re.search(rf"(?<!\d){re.escape(number)}(?!\d)", told), (path, number)
         assert f"{margin:.3f}" not in page
 
