@@ -48,8 +48,8 @@ def browser() -> Iterator[Any]:
 def pages(tmp_path_factory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
     whole, less = save_run(folder / "whole", make_result(), certificate=make_certificate()), folder / "less"
-    save_run(less, without_oracle(make_result(3)))
-    audited = save_run(folder / "audited", make_result(), audit=make_audit())
+    save_run(less, without_oracle(make_result(3)) | {"job": None})
+    audited = save_run(folder / "audited", make_result() | {"job": None}, audit=make_audit())
     several = write_page(folder / "several.html", render_several([read_run(run) for run in (whole, less, audited)]))
     return {"several": several} | {run.name: write_report(run) for run in (whole, less, audited)}
 

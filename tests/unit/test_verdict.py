@@ -154,7 +154,7 @@ def test_what_a_careful_person_would_say(name: str) -> None:
     given, word, under, work, verify = SITUATIONS[name]
     found = decide(Evidence(**given))
     assert found.word == word, found.line
-    assert under_forgetting(given.get("checks", ()), given.get("moved_away", "")).raised is under
+    assert under_forgetting(given.get("checks", ()), given.get("moved_away", ""), 20).raised is under
     assert of_work(found) == work
     assert of_certificate(found, passed=True) == verify
     assert of_certificate(found, passed=False) == Exit.CHECK_FAILED
@@ -179,6 +179,8 @@ def test_the_line_tells_the_number_beside_the_yardstick_s_unless_it_could_tell_a
     few = decide(Evidence((label(1.0),), RETRAINED, records=FEW - 1))
     assert few.word == "failed"
     assert not any(letter.isdigit() for letter in few.line)
+    assert "1, 1 before and 0.01 retrained" in under_forgetting((label(1.0),), "", FEW).told
+    assert not any(letter.isdigit() for letter in under_forgetting((label(1.0),), "", FEW - 1).told)
 
 
 def test_without_a_yardstick_the_line_says_what_to_run() -> None:

@@ -84,18 +84,21 @@ def over_forgetting(
             # The allowance of the verdict: what it takes for a retrained model's margin must raise no alarm.
             far = max(MARGIN, LEFT * abs(float(before - usual.mean())))
             raised = _below(margins, usual, far, inputs.seed)
-            return _by_mean(raised, "The forgotten samples lie further out than for a retrained model", told), []
+            problem = "The forgotten samples lie further out than for a retrained model"
+            return _by_mean(raised, problem, told, len(margins)), []
     if not quick.retrained:
         told = "Not known: it takes a retrained model to tell."
         return Alarm(name="over-forgetting", raised=None, told=told), []
     ours, usual = quick.after["forget"].max(1), np.mean([one["forget"].max(1) for one in quick.retrained], axis=0)
     told = f"mean confidence {ours.mean():.3f}, for the retrained model {usual.mean():.3f}"
     raised = _below(ours, usual, _FAR_CONFIDENCE, inputs.seed)
-    return _by_mean(raised, "The model is less sure of the forgotten samples than a retrained one", told), []
+    return _by_mean(raised, "The model is less sure of the forgotten samples than a retrained one", told, len(ours)), []
 
 
-def under_forgetting(checks: Sequence[Check], moved: str) -> Alarm:
+def under_forgetting(checks: Sequence[Check], moved: str, records: int) -> Alarm:
     """Raise the alarm where the model still remembers: a number lies on the side of the model before, or moved away.
+
+    Of fewer than `FEW` records no number is told: a mean over a few could identify one of them.
 
     Parameters
     ----------
@@ -103,12 +106,16 @@ def under_forgetting(checks: Sequence[Check], moved: str) -> Alarm:
         Of the audit; see `checks_of`. Without any, the alarm is undecided.
     moved : str
         That the method moved away from its own aim, as a sentence; empty where it did not.
+    records : int
+        How many samples were to be forgotten.
     """
     left = [check for check in checks if check.remembered]
     if left:
         first, more = left[0], f" ({len(left) - 1} more such)" if len(left) > 1 else ""
-        told = f"{first.label}: {first.after:.3f}, {first.before:.3f} before and {first.usual:.3f} retrained{more}."
-        return Alarm(name="under-forgetting", raised=True, told=told)
+        told = (
+            f": {first.after:.3g}, {first.before:.3g} before and {first.usual:.3g} retrained" if records >= FEW else ""
+        )
+        return Alarm(name="under-forgetting", raised=True, told=f"{first.label}{told}{more}.")
     if moved:
         return Alarm(name="under-forgetting", raised=True, told=moved)
     if not checks:
@@ -260,8 +267,11 @@ def _below(ours: Array, usual: Array, far: float, seed: int) -> bool:
     return gap is not None and gap[1] < -far
 
 
-def _by_mean(raised: bool, problem: str, told: str) -> Alarm:
-    text = f"{problem}: {told}." if raised else f"On the forgotten samples: {told}."
+def _by_mean(raised: bool, problem: str, told: str, records: int) -> Alarm:
+    if records < FEW:  # a mean over a few records could identify one of them
+        text = f"{problem}, on average." if raised else "Not by the average over the forgotten samples."
+    else:
+        text = f"{problem}: {told}." if raised else f"On the forgotten samples: {told}."
     return Alarm(name="over-forgetting", raised=raised, told=text)
 
 

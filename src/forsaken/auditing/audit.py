@@ -287,7 +287,7 @@ class _AuditRun:
         known = self.margins or ()
         over, within_band = over_forgetting(inputs, quick, *known)
         checks, moved = checks_of(inputs, quick, self.numbers, *known), aim_left(quick)
-        idle, under = no_op(inputs, quick), under_forgetting(checks, moved)
+        idle, under = no_op(inputs, quick), under_forgetting(checks, moved, len(inputs.sets.forget))
         alarms = (idle, over, under)
         weak = self.cost.get("models", 3 * FEW) < 3 * FEW and profile == "full"
         evidence = Evidence(

@@ -21,6 +21,7 @@ from forsaken.models.logits import Forward, LogitModel, evaluation
 from forsaken.models.train import optimiser_of
 from forsaken.recipe import Recipe
 from forsaken.types import Progress, Tick, silent
+from forsaken.verdict import FEW
 
 MOST = 300  # steps, after which a model counts as not relearning
 _SLACK = 1.05  # a loss this near to the goal has reached it
@@ -97,11 +98,13 @@ def relearn_time(inputs: AuditInputs, recipe: Recipe, progress: Progress = silen
             progress(Tick(STAGE, len(steps), len(models) * repeats))
             steps.append(relearn_steps(model, forget, goal, recipe, seed=inputs.seed + repeat, forward=inputs.forward))
     progress(Tick(STAGE, len(steps), len(steps)))
-    return _number(steps[:repeats], steps[repeats:], goal)
+    # The mean loss over a few records could identify one of them.
+    told = f"to a loss of {goal:.3g}" if len(forget) >= FEW else "to the loss of the model before"
+    return _number(steps[:repeats], steps[repeats:], told)
 
 
-def _number(ours: list[int], usual: list[int], goal: float) -> Number:
-    notes = [f"to a loss of {goal:.4g}, at most {MOST} steps"]
+def _number(ours: list[int], usual: list[int], goal: str) -> Number:
+    notes = [f"{goal}, at most {MOST} steps"]
     if len(ours) > 1:
         notes.append(f"{len(ours)} orders of the samples; the interval is their range")
     else:

@@ -579,11 +579,14 @@ def extend(
 ) -> Chain:
     """Return the chain of `previous` with one more link; its number follows from the place, whatever `link` says.
 
-    `signer` is the id of the key that is known to have signed `previous`.
+    `signer` is the id of the key that is known to have signed `previous`. Where none is, nothing is known either about
+    who signed the certificates before it: `previous` may say what it likes.
     """
     links: tuple[ChainRequest, ...] = ()
     if previous is not None:
         *before, last = previous.chain.links
+        if signer is None:
+            before = [each.model_copy(update={"signer": None}) for each in before]
         links = (*before, last.model_copy(update={"certificate": previous.sha256, "signer": signer}))
     own = link.model_copy(update={"number": len(links) + 1, "certificate": None})
     return Chain(links=(*links, own), max_drift=max_drift, max_accuracy_loss=max_accuracy_loss)

@@ -9,6 +9,7 @@ counts of yes and no.
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict
 from typing import Any, TypeVar
 
@@ -80,11 +81,28 @@ def pooled(largest: Array) -> Array | None:
 
 
 def audit_without_records(audit: Audit, forgotten: int) -> Audit:
-    """Return an audit without the margins of single records, its numbers rounded, and no mean over few records."""
-    numbers = tuple(_published(number, forgotten) for number in audit.numbers)
-    klom = tuple(_coarse(part) for part in audit.klom)
-    verdict = _public(audit.verdict, forgotten < LEAST_RECORDS)
-    return audit.model_copy(update={"numbers": numbers, "klom": klom, "margins": (), "verdict": verdict})
+    """Return an audit without the margins of single records, its numbers rounded, and no mean over few records.
+
+    The sentences of an audit tell no mean over few records (`forsaken.auditing.alarms`); here their digits become as
+    few as those of its numbers.
+    """
+    few = forgotten < LEAST_RECORDS
+    changes = {
+        "numbers": tuple(_published(number, forgotten) for number in audit.numbers),
+        "klom": tuple(_coarse(part, _DIGITS_OF_FEW if few else _DIGITS) for part in audit.klom),
+        "margins": (),
+        "verdict": _public(audit.verdict, few),
+    }
+    if few:
+        claim = {name: _short(text) for name, text in audit.claim.model_dump().items()}
+        alarms = tuple(alarm.model_copy(update={"told": _short(alarm.told)}) for alarm in audit.alarms)
+        changes |= {"roc": (), "claim": audit.claim.model_copy(update=claim), "alarms": alarms}
+    return audit.model_copy(update=changes)
+
+
+def _short(text: str) -> str:
+    """Return a text whose numbers have at most two digits after the point."""
+    return re.sub(r"\d+\.\d{3,}", lambda found: f"{float(found[0]):.{_DIGITS_OF_FEW}f}", text)
 
 
 def _public(verdict: Verdict, few: bool) -> Verdict:
@@ -102,5 +120,5 @@ def _published(number: Number, forgotten: int) -> Number:
     return Number(**rounded(number.model_dump(), _DIGITS_OF_FEW))
 
 
-def _coarse(part: P | None) -> P | None:
-    return None if part is None else type(part)(**rounded(part.model_dump()))
+def _coarse(part: P | None, digits: int = _DIGITS) -> P | None:
+    return None if part is None else type(part)(**rounded(part.model_dump(), digits))

@@ -568,10 +568,10 @@ def _own_measure(unlearned: Unlearned[Any], records: int) -> str:
     if not before or after is None:
         return ""
     if unlearned.stopped == "not-memorised":
-        near = "" if bound is None else f", that of samples never trained on {bound:.3g}"
-        where = f": the distance to their targets is {before:.3g}{near}" if records >= FEW else ""
+        near = "" if bound is None else f", that of samples never trained on {bound:.2g}"
+        where = f": the distance to their targets is {before:.2g}{near}" if records >= FEW else ""
         return f"By the method's own measure the samples are not memorised{where}."
-    hardly = "hardly came nearer" if after > max(_HARDLY * before, bound or 0.0) else "came nearer"
+    hardly = "hardly came nearer" if after > _HARDLY * before else "came nearer"
     left = f": {after / before:.0%} of the distance is left" if records >= FEW else ""
     return f"The samples {hardly} to the method's own targets{left}."
 

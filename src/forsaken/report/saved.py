@@ -82,7 +82,7 @@ def read_run(folder: Path, *, keys: Sequence[Ed25519PublicKey] = (), record_key:
             _check_ties(folder / name, audits[name], result, certificate)
     if record_key is None and (folder / RECORD_KEY).is_file():
         record_key = read_record_key(folder / RECORD_KEY)
-    found = list(_seals(folder, certificate, audits, keys, record_key))
+    found = list(_seals(folder, certificate, audits, keys, record_key, of_job=result.job is not None))
     ordered = sorted(audits.values(), key=lambda audit: PROFILES.index(audit.profile))
     return Run(
         folder.resolve().name,
@@ -107,9 +107,16 @@ def _seals(
     audits: Mapping[str, Audit],
     keys: Sequence[Ed25519PublicKey],
     record_key: bytes | None,
+    *,
+    of_job: bool,
 ) -> Iterator[tuple[str, bool | None]]:
-    """Yield a sentence for each file that is not as it was written (False), or of which that is not known (None)."""
+    """Yield a sentence for each file that is not as it was written (False), or of which that is not known (None).
+
+    A run of a job always has a certificate; a demonstration has none.
+    """
     if certificate is None:
+        if keys or of_job:
+            yield f"There is no {CERTIFICATE}, so that nothing shows whether the results were changed.", False
         return
     for name in sorted({RESULT, ARRAYS} & {*changed_files(certificate, folder)}):
         yield f"{name} is not the file of this run: it was changed after the certificate was written.", False

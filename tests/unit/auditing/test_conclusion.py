@@ -33,6 +33,12 @@ def test_quick_says_why_there_is_no_rate_and_when_the_labels_tell():
     assert "-1.857" in conclusion("quick", [number("fr", -1.857), sure], QUIET).shown
 
 
+def test_no_mean_over_few_samples_is_told():
+    few = number("forget_confidence", 0.854).model_copy(update={"n": 9})
+    assert conclusion("quick", [few], QUIET).shown == "Without an oracle, nothing is shown about membership."
+    assert "0.854" in conclusion("quick", [number("forget_confidence", 0.854)], QUIET).shown
+
+
 def number(name: str, value: float | None, **more: object) -> Number:
     return Number(
         name=name,

@@ -14,6 +14,7 @@ from job_folders import RECIPE, finished, forsaken, run, write_job, write_world
 
 from forsaken._keys import write_record_key, write_signing_keys
 from forsaken.jobs.certificate import Certificate
+from forsaken.jobs.seal import seal_key
 
 AUDIT = {"models": 4, "recipe": RECIPE}
 
@@ -127,6 +128,26 @@ def test_results_and_certificate_changed_together_need_the_signer_s_key(tmp_path
     code, mismatches, _ = told(folder / "forged", *key)
     assert code == 3
     assert mismatches == ["forged: certificate.json is not signed by the given key, or was changed since."]
+
+
+def test_a_certificate_that_was_taken_away_is_missed(out: Path, tmp_path: Path) -> None:
+    (out / "certificate.json").unlink()
+    (out / "audit-quick.json").unlink()
+    edited(out / "result.json", "fr", value=1.0)
+    code, mismatches, page = told(out)
+    missing = "forgotten: There is no certificate.json, so that nothing shows whether the results were changed."
+    assert (code, mismatches) == (3, [missing])
+    assert "Do not rely on this page" in page
+    edited(out / "result.json", "job", value=None)  # as if no job had been run
+    _, public = write_signing_keys(tmp_path / "signing.pem", Ed25519PrivateKey.generate())
+    assert told(out, "--public-key", public)[:2] == (3, [missing])
+
+
+def test_a_seal_is_of_one_run_even_where_runs_share_their_record_key(out: Path) -> None:
+    certificate = Certificate.read(out / "certificate.json")
+    other = certificate.model_copy(update={"time": "2020-01-01T00:00:00+00:00"})
+    assert seal_key(bytes(32), certificate) != seal_key(bytes(32), other)
+    assert seal_key(bytes(32), certificate) != seal_key(b"\1" * 32, certificate)
 
 
 def test_planted_measurements_are_refused_and_named(tmp_path: Path) -> None:

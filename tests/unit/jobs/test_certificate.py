@@ -36,6 +36,7 @@ from forsaken.jobs.certificate import (
     find_previous,
     settings_hash,
 )
+from forsaken.jobs.verify import check_chain
 
 REFERENCES = {
     "sha256": "0" * 64, "rows": 9, "folds": 4, "by": "row", "steps": None, "claimed": 0, "forgotten": 1,
@@ -381,6 +382,17 @@ def test_three_requests() -> None:
     assert found["accuracy_loss"] == pytest.approx(0.07 + 0.02 + 0.2)
     assert (found["max_drift"], found["max_accuracy_loss"], found["advice"]) == (0.2, 0.5, [])
     assert second.chain.links[-1].certificate is None
+
+
+def test_an_unchecked_certificate_does_not_tell_who_signed_the_ones_before_it() -> None:
+    """Whoever plants a certificate can write any key beside the links that it makes up."""
+    mine = key_id(KEY.public_key())
+    planted = make(chain=extend(make(), request(), signer=mine))
+    assert [link.signer for link in planted.chain.links] == [mine, None]
+    taken = extend(planted, request(), signer=None)
+    assert [link.signer for link in taken.links] == [None, None, None]
+    assert [link.signer for link in extend(planted, request(), signer=mine).links] == [mine, mine, None]
+    assert check_chain(make(chain=taken, old="new", new="newer"), [planted]).passed is not False
 
 
 def test_the_loss_is_unknown_where_one_is() -> None:

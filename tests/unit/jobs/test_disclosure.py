@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import safetensors.torch
 import torch
-from job_folders import WIDTH, build, fitted, forsaken, result_of, run, table, world, write_job, write_world
+from job_folders import RECIPE, WIDTH, build, fitted, forsaken, result_of, run, table, world, write_job, write_world
 from report_runs import make_audit, make_result, typed
 
 from forsaken.auditing.result import Audit
@@ -143,6 +143,36 @@ def test_no_file_holds_a_mean_over_few_records(tmp_path: Path, count: int) -> No
     assert f"not kept for fewer than {LEAST_RECORDS} records" in (out / "report.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("profile", ["quick", "standard", "full"])
+@pytest.mark.parametrize("count", [1, LEAST_RECORDS - 1])
+def test_no_audit_tells_a_mean_over_few_records(tmp_path: Path, count: int, profile: str) -> None:
+    """Neither as a number nor in a sentence: three digits of one confidence are enough to find the record."""
+    folder = write_world(tmp_path / "job")
+    inputs, labels = (part[:count] for part in world().sets["forget"])
+    pq.write_table(table(inputs, labels, first=1120), folder / "forget.parquet")
+    oracle, asked = {"retrained": "retrained.safetensors"}, {"recipe": RECIPE, "models": 4}
+    job = write_job(folder, output={"per_record": None}, oracle=oracle, audit=asked)
+    assert forsaken("unlearn", job).code in (0, 4)
+    ended = forsaken("audit", job, "--profile", profile)
+    assert ended.code in (0, 4), ended.err
+    out = folder / "forgotten"
+    found = json.loads((out / f"audit-{profile}.json").read_bytes())
+    assert found["roc"] == []
+    told = json.dumps([found[name] for name in ("claim", "alarms", "numbers", "verdict", "warnings")]) + ended.out
+    page = (out / "report.html").read_text(encoding="utf-8")
+    model = build()
+    for path in (*MODELS.values(), "retrained.safetensors"):
+        model.load_state_dict(safetensors.torch.load_file(folder / path))
+        with torch.no_grad():
+            shares = model(torch.from_numpy(inputs)).softmax(1).double().numpy()
+        learnt = shares[np.arange(count), labels]
+        sure, margin = shares.max(1).mean(), np.log(learnt / (1 - learnt)).mean()
+        loss = -np.log(learnt).mean()
+        for number in (f"{sure:.3f}", f"{margin:.3f}", f"{margin:.2f}", f"{loss:.4g}", f"{loss:.3g}"):
+            assert not re.search(rf"(?<!\d){re.escape(number)}(?!\d)", told), (path, number)
+        assert f"{margin:.3f}" not in page
+
+
 def test_the_certificate_is_rounded_whatever_the_folder_keeps(tmp_path: Path) -> None:
     folder = write_world(tmp_path / "job")
     found = run(write_job(folder, output={"per_record": True}))
@@ -163,12 +193,42 @@ def test_a_result_without_records_keeps_what_many_records_have_in_common() -> No
     assert without_records(public) == public
 
 
+def floats(value: Any) -> list[float]:
+    """Every float in plain values."""
+    if isinstance(value, dict | list | tuple):
+        return [one for part in (value.values() if isinstance(value, dict) else value) for one in floats(part)]
+    return [value] if isinstance(value, float) else []
+
+
+@pytest.mark.parametrize("count", [LEAST_RECORDS - 1, LEAST_RECORDS])
+def test_numbers_over_the_records_are_rounded_or_left_out(count: int) -> None:
+    long = 0.1234567
+    pair = {"before": long, "after": long, "retrained": long}
+    check = {"name": "margin", "label": "mean margin", "before": long, "after": long, "usual": long, "n": count}
+    whole = make_result(count) | {
+        "forget_confidence": pair,
+        "separation": {"against": "test", "n": 20, **pair, "spread": pair, "spread_of_others": long},
+        "history": [dict.fromkeys(make_result(1)["history"][0], long) | {"iteration": 1}],
+        "facts": {"distance_before": long, "drift": long, "target": "uniform"},
+        "verdict": {"word": "failed", "line": "", "checks": [check]},
+    }
+    whole["counts"]["forget"] = count
+    public = without_records(typed(whole)).to_dict()
+    assert public["facts"].pop("drift") == long  # of the weights, not of the records
+    about = [public[name] for name in ("forget_confidence", "separation", "history", "facts", "verdict")]
+    assert set(floats(about)) == (set() if count < LEAST_RECORDS else {0.123})
+    audit = Audit.model_validate_json(json.dumps(make_audit() | {"schema": None}))
+    klom = audit.klom[0].model_copy(update={"value": (long, long)})
+    found = audit_without_records(audit.model_copy(update={"klom": (klom,)}), count)
+    assert found.klom[0].value == ((0.12, 0.12) if count < LEAST_RECORDS else (0.123, 0.123))
+
+
 def test_pictures_keep_the_bars_and_the_mean() -> None:
     largest = np.random.default_rng(0).beta(8, 1, size=500)
     drawn = pooled(largest)
     assert drawn is not None
     assert np.array_equal(np.histogram(drawn, 20, (0, 1))[0], np.histogram(largest, 20, (0, 1))[0])
-    assert drawn.mean() == pytest.approx(largest.mean(), abs=1e-3)
+    assert drawn.mean() == pytest.approx(rounded(float(largest.mean())), abs=1e-9)
     assert (np.diff(drawn) >= 0).all()
     assert len(np.unique(drawn)) <= 20
     assert pooled(largest[: LEAST_RECORDS - 1]) is None
@@ -179,9 +239,12 @@ def test_pictures_keep_the_bars_and_the_mean() -> None:
 def test_an_audit_keeps_no_margins_of_single_records(count: int) -> None:
     whole = Audit.model_validate_json(json.dumps(make_audit() | {"schema": None}))
     number = whole.numbers[0].model_copy(update={"name": "forget_confidence", "value": 0.123456})
-    audit = whole.model_copy(update={"numbers": (number, *whole.numbers)})
+    claim = whole.claim.model_copy(update={"shown": "With AUC 0.562."})
+    audit = whole.model_copy(update={"numbers": (number, *whole.numbers), "claim": claim})
     public = audit_without_records(audit, count)
     assert public.margins == ()
     assert public["forget_confidence"].value == (None if count < LEAST_RECORDS else 0.123)
     assert public["u_lira_auc"].value == pytest.approx(0.61)
-    assert public.alarms == audit.alarms
+    assert [alarm.raised for alarm in public.alarms] == [alarm.raised for alarm in audit.alarms]
+    assert bool(public.roc) is (count >= LEAST_RECORDS)
+    assert public.claim.shown == ("With AUC 0.56." if count < LEAST_RECORDS else "With AUC 0.562.")

@@ -134,6 +134,61 @@ def test_a_signature(folder: Path) -> None:
     assert private.read_bytes().splitlines()[1] not in (out / "certificate.json").read_bytes()
 
 
+def unseen(folder: Path) -> dict[str, Any]:
+    """Strangers that the model never saw, and of which it is less sure than of other strangers."""
+    inputs, _ = SETS["reference"]
+    model = build()
+    model.load_state_dict(world().states["model"])
+    order = np.argsort(model(torch.from_numpy(inputs)).softmax(1).max(1).values.detach().numpy())
+    for name, rows in (("forget", order[:20]), ("reference", order[20:])):
+        np.savez(folder / f"{name}.npz", inputs=inputs[rows])
+    return {"forget": "forget.npz", "reference": "reference.npz", "train": None}
+
+
+HARDLY = {"penalty_share": 0.99, "iterations": 1}
+IDLE = {"name": "do-nothing", "iterations": None}
+RETRAINED = {"retrained": "retrained.safetensors"}
+
+
+@pytest.mark.parametrize(
+    ("job", "code", "says"),
+    [
+        ({"method": IDLE}, Exit.NOT_SHOWN, "not shown: No weight was changed by do-nothing"),
+        ({"method": IDLE, "oracle": RETRAINED}, Exit.FAILED, "failed: No weight was changed by do-nothing"),
+        ({"data": unseen}, Exit.NOT_SHOWN, "not shown: No weight was changed by forsaken"),
+        (
+            {"method": HARDLY},
+            Exit.NOT_SHOWN,
+            "not shown: The distance of the samples to the method's own targets hardly",
+        ),
+        ({"method": HARDLY, "oracle": RETRAINED}, Exit.FAILED, "failed: Not where a retrained model would be"),
+    ],
+    ids=["do-nothing", "do-nothing beside a retrained model", "nothing to forget", "hardly", "hardly, beside one"],
+)
+def test_forgetting_that_did_not_happen_is_not_certified(
+    folder: Path, job: dict[str, Any], code: Exit, says: str
+) -> None:
+    """The certificate says so in its first line, verify repeats it, and its exit code tells it apart."""
+    _, public = write_signing_keys(folder / "signing.pem", Ed25519PrivateKey.generate())
+    changes = job | ({"data": job["data"](folder)} if "data" in job else {})
+    run(write_job(folder, **changes, output={"signing_key": "signing.pem"}))
+    out = folder / "forgotten"
+    told = certificate(out)
+    assert told.verdict is not None
+    assert f"{told.verdict.word}: {told.verdict.line}".startswith(says)
+    assert ("how a model that never saw the records" in told.not_measured[0]) is ("oracle" not in job)
+    assert told.not_measured[-1].startswith("whether attacks can tell the records")
+    if "No weight" in says:
+        assert told.weights.new.sha256 == told.weights.old.sha256
+    words = ("verify", out / "certificate.json", "--weights", out / "model.safetensors", "--public-key", public)
+    ended = forsaken(*words)
+    assert ended.code == code
+    assert ended.out.startswith(f"The certificate says: {says}")
+    assert "had to be" not in ended.out
+    found = forsaken(*words, "--json")
+    assert (found.code, found.json["forgetting"], found.json["line"]) == (code, told.verdict.word, told.verdict.line)
+
+
 def test_a_bad_key_is_found_before_the_work(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("forsaken.jobs.run.unlearn_prepared", lambda *_: pytest.fail("the work began"))
     for name, key in (("signing_key", "signing.pem"), ("record_key", "records.key")):

@@ -139,8 +139,9 @@ class Forsaken(Unlearner):
     Notes
     -----
     Memory of "gauss-newton": about 17 numbers for each parameter that moves (benchmarks/memory.py), the curvature's
-    factors, and the activations of up to 2,048 samples. Of the others: about (2m + 8) numbers for each parameter that can move (all
-    without a penalty) and 11 for every chosen one, the activations of one batch, and for the importance some 256 MiB.
+    factors, and the activations of up to 2,048 samples. Of the others: about (2m + 8) numbers for each parameter that
+    can move (all without a penalty) and 11 for every chosen one, the activations of one batch, and for the importance
+    some 256 MiB.
     To save: `history`, `parameters`, `batch_size`.
     """
 
