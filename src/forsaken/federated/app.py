@@ -20,8 +20,10 @@ from forsaken.federated.strategy import MacForget
 
 PROBLEM = "problem"
 _RAISED = 2  # Flower's code for a client app that raised an exception
-_SETTINGS = ("rule", "rate", "momentum", "divisor", "bound", "cover", "aggregation", "optimiser", "fraction", "nodes")
-_SETTINGS += ("moments", "seed")
+_SETTINGS = (
+    *("rule", "rate", "momentum", "divisor", "bound", "cover"),
+    *("aggregation", "optimiser", "fraction", "nodes", "moments", "seed"),
+)
 _log = logging.getLogger("forsaken.federated")
 
 
@@ -29,7 +31,8 @@ def client_app(load: Callable[[Context], Node]) -> ClientApp:
     """Return the app of a node.
 
     One `train` action serves training and forgetting alike, so that no message tells the server which of the two a node
-    does. `query.moments` returns second moments, `query.status` nothing but the number of updates seen.
+    does. `query.moments` returns second moments, `query.status` how many rows the node has
+    and how many of them have references; of requests no message tells.
 
     Parameters
     ----------
@@ -47,7 +50,9 @@ def client_app(load: Callable[[Context], Node]) -> ClientApp:
             _log.warning("this node leaves the round out: %s", error)
             if node is not None:
                 node.requests.remember(PROBLEM, str(error))
-            return Message(Error(code=_RAISED, reason=f"{type(error).__name__}: {error.field or 'see the node'}"), reply_to=message)
+            return Message(
+                Error(code=_RAISED, reason=f"{type(error).__name__}: {error.field or 'see the node'}"), reply_to=message
+            )
         if node.requests.fact(PROBLEM):
             node.requests.remember(PROBLEM, "")
         return Message(content, reply_to=message)
@@ -70,6 +75,15 @@ def client_app(load: Callable[[Context], Node]) -> ClientApp:
 
         return answered(message, context, act)
 
+    @app.query("status")
+    def status(message: Message, context: Context) -> Message:
+        def act(node: Node) -> RecordDict:
+            bare = len(node.requests.fact("data")["without_reference"])
+            told = {"samples": len(node.data), "with-references": len(node.data) - bare}
+            return RecordDict({"status": MetricRecord(dict(told))})
+
+        return answered(message, context, act)
+
     return app
 
 
@@ -81,7 +95,9 @@ def _moments(message: Message) -> Any:
         return None
 
 
-def server_app(build: Callable[[], nn.Module], evaluate: Callable[[Vector], dict[str, float]] | None = None) -> ServerApp:
+def server_app(
+    build: Callable[[], nn.Module], evaluate: Callable[[Vector], dict[str, float]] | None = None
+) -> ServerApp:
     """Return the app of the server: `MacForget` with the settings of the run's configuration.
 
     The configuration has "rounds", the number of updates in all, "folder", where the state is kept (a server that is

@@ -230,7 +230,7 @@ class Node:
         table, samples = self._references(), Samples(self.data.rows(request.rows).inputs)
         if moments is None:
             moments = Curvature.fit(self.model, kept.inputs)
-        settings = {"damping": _DAMPING} if self.mode == "hidden" else {}
+        settings: dict[str, Any] = {"damping": _DAMPING} if self.mode == "hidden" else {}
         curvature = replace(moments, weights=fingerprint(self.model))
         before = parameters_of(self.model)
         done = unlearn(self.model, samples, references=table, curvature=curvature, seed=self.seed, **settings)
@@ -249,7 +249,8 @@ class Node:
         base = {name: torch.zeros_like(part) for name, part in mask.items()} if first else self._ordinary(kept, terms)
         share = whole if self.mode == "exact" else min(whole, 1 / ROUNDS)
         unit = terms.factor(1.0, size)
-        factor = within(base, mask, unit * ledger.gradient(share, terms), terms.bound)
+        most = terms.bound / terms.effect(size)
+        factor = within(base, mask, unit * ledger.gradient(share, terms), most)
         self.requests.uploaded(Upload(token, request.id, terms.step, factor / unit), ledger)
         return plus(base, mask, factor)
 
@@ -260,7 +261,7 @@ class Node:
         told: dict[str, Any] = self.requests.fact(_COVER) or {}
         if not terms.cover and not told.get("inside"):
             return upload
-        effect = terms.weight(len(self.data)) * terms.rate / terms.divisor  # of an upload on the weights
+        effect = terms.effect(len(self.data))
         if inside := told.get("inside"):
             upload = plus(upload, _noise(upload, inside), -inside["effect"] / effect)
         fresh = {"seed": secrets.randbits(63), "deviation": terms.cover, "effect": effect}
@@ -288,7 +289,7 @@ def _noise(like: Vector, told: dict[str, Any]) -> Vector:
 
     def layer(part: Tensor) -> Tensor:
         amplitude = low + (high - low) * float(torch.rand(1, generator=draw))
-        return torch.randn(part.shape, generator=draw) * (amplitude * told["deviation"])
+        return torch.randn(part.shape, generator=draw) * (amplitude * float(told["deviation"]))
 
     return {name: layer(like[name]) for name in sorted(like)}
 

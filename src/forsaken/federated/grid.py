@@ -8,6 +8,7 @@ from typing import Any
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
 
 Tamper = Callable[[int, Message], Message | None]
 """What happens to a reply on its way: ``(node, reply) -> reply``, or None for a node that leaves in mid-round."""
@@ -28,6 +29,9 @@ class InMemoryGrid(Grid):
 
     def __init__(self, app: ClientApp, nodes: Iterable[int], tamper: Tamper | None = None) -> None:
         self.app, self.nodes, self.tamper = app, list(nodes), tamper
+        # A message takes its sender from the identity that Flower's own processes set.
+        if TaskIdentity._run_id is None:
+            TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
 
     def set_run(self, run: Any) -> None:
         """Take no run: there is one alone."""
@@ -60,7 +64,7 @@ class InMemoryGrid(Grid):
         replies = []
         for message in messages:
             node = message.metadata.dst_node_id
-            config = {"partition-id": self.nodes.index(node), "num-partitions": len(self.nodes)}
+            config: dict[str, Any] = {"partition-id": self.nodes.index(node), "num-partitions": len(self.nodes)}
             context = Context(run_id=1, node_id=node, node_config=config, state=RecordDict(), run_config={})
             try:
                 reply: Message | None = self.app(message, context)

@@ -47,7 +47,7 @@ class Terms:
     divisor, rate, momentum : float
         N, η and ρ.
     bound : float
-        The largest norm of an upload that the server does not shorten.
+        By how much one upload may move the weights (the norm of η w u/N); the server shortens longer ones.
     cover : float
         The standard deviation of the noise that every client adds to its upload, and takes back in its next one.
     counted : tuple of str
@@ -91,6 +91,10 @@ class Terms:
         20.0
         """
         return gradient * self.divisor / self.weight(samples)
+
+    def effect(self, samples: int) -> float:
+        """Return η w/N: by how much the weights move for an upload of norm 1."""
+        return self.rate * self.weight(samples) / self.divisor
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,8 @@ AGGREGATIONS = ("mean", "trimmed-mean", "krum")
 STATE = "server.safetensors"
 _ADAPTIVE = ("adagrad", "adam", "yogi")
 _HORIZON = 20  # updates whose tokens are announced
-_HUGE = 1000.0  # times the median norm: no honest upload is so long, a whole mask among small gradients included
+_REACH = 2.0  # times the norm of the weights: by so much one upload may move them by default
+_ROUNDING = 1.001  # an upload that a client cut to the bound is not cut again
 _TRIM = 0.2
 _POLL = 1.0  # seconds
 _log = logging.getLogger("forsaken.federated")
@@ -51,13 +52,14 @@ class MacForget(Strategy):
         N: for "weighted-mean" and "sum" the number of samples of all nodes together. For "mean" it is the number of
         nodes that are asked in the round, unless given.
     bound : float, optional
-        The largest norm of an upload; longer ones are shortened to it. By default 1,000 times the median norm of the
-        round before.
+        By how much one upload may move the weights, as a norm; longer uploads are shortened. By default twice the norm
+        of the weights: enough for every mask, and too much for a federation with liars. With a tighter bound a mask
+        takes several rounds.
     cover : float
         The standard deviation of the noise that every node adds and takes back; see the guide.
     aggregation : str
-        "mean", or Flower's "trimmed-mean" (a fifth cut off at both ends) or "krum". The last two are no longer linear in
-        an upload, so that they deform a mask.
+        "mean", or Flower's "trimmed-mean" (a fifth cut off at both ends) or "krum". The last two are not linear in an
+        upload, so that they deform a mask.
     optimiser : str
         "sgd". Adaptive ones are refused.
     fraction : float
@@ -116,7 +118,6 @@ class MacForget(Strategy):
         self._bound, self._settings = bound, {"rate": rate, "momentum": momentum, "cover": cover}
         self.step, self.theta, self.velocity = 0, Vector(), Vector()
         self._tokens: list[list[str]] = []
-        self._median: float | None = None
         self._moments: Curvature | None = None
         self._terms(2)  # checks rate, momentum and cover
 
@@ -140,7 +141,7 @@ class MacForget(Strategy):
             velocity = {name.removeprefix("v/"): part for name, part in parts.items() if name.startswith("v/")}
             check_alike(theta, self.theta, f"the state in {path}")
             check_alike(velocity, self.theta, f"the state in {path}")
-            self.step, self._tokens, self._median = int(told["step"]), list(told["tokens"]), told["median"]
+            self.step, self._tokens = int(told["step"]), [[str(token) for token in each] for each in told["tokens"]]
         except (OSError, LookupError, ValueError, TypeError, safetensors.SafetensorError) as error:
             if isinstance(error, ForsakenError):
                 raise
@@ -152,7 +153,7 @@ class MacForget(Strategy):
         if self.folder is None:
             return
         make_folder(self.folder)
-        told = {"step": self.step, "tokens": self._tokens, "median": self._median}
+        told = {"step": self.step, "tokens": self._tokens}
         parts = {f"theta/{name}": part for name, part in self.theta.items()}
         parts |= {f"v/{name}": part for name, part in self.velocity.items()}
         content = safetensors.torch.save(parts, metadata={"about": json.dumps(told)})
@@ -161,7 +162,7 @@ class MacForget(Strategy):
     # --- a round -----------------------------------------------------------------------------------------------------
 
     def _terms(self, asked: int) -> Terms:
-        bound = self._bound if self._bound is not None else _HUGE * self._median if self._median else math.inf
+        bound = (_REACH * norm(self.theta) or math.inf) if self._bound is None else self._bound
         return Terms(
             self.step,
             self.rule,
@@ -180,7 +181,11 @@ class MacForget(Strategy):
             self.resume(read_vector(arrays))
         chosen = self._sample(grid)
         self.terms = self._terms(len(chosen))
-        content = {"arrays": ArrayRecord(dict(self.theta)), "terms": terms_record(self.terms), "config": config}
+        content: dict[str, Any] = {
+            "arrays": ArrayRecord(dict(self.theta)),
+            "terms": terms_record(self.terms),
+            "config": config,
+        }
         if self.every and self.step % self.every == 0:
             self._moments = self._ask_moments(grid)
         if self._moments is not None:
@@ -226,23 +231,19 @@ class MacForget(Strategy):
                 _log.warning("round %d: an upload of node %d is left out: %s", server_round, _source(reply), error)
         if not usable:
             return None, MetricRecord({"counted": 0, "refused": refused, "shortened": 0})
-        sizes = [norm(upload) for upload, _, _ in usable]
-        median = float(np.median(sizes))
-        bound = self.terms.bound if math.isfinite(self.terms.bound) else _HUGE * median
-        for at, size in enumerate(sizes):
-            if size > bound > 0:
-                upload, weight, token = usable[at]
-                usable[at] = {name: part * (bound / size) for name, part in upload.items()}, weight, token
+        for at, (upload, weight, token) in enumerate(usable):
+            reach = self.terms.rate * weight / self.terms.divisor * norm(upload)
+            if reach > self.terms.bound * _ROUNDING:
+                usable[at] = {name: part * (self.terms.bound / reach) for name, part in upload.items()}, weight, token
                 shortened += 1
         gradient = self._gradient([upload for upload, _, _ in usable], [weight for _, weight, _ in usable])
         self.velocity = plus(gradient, self.velocity, self.terms.momentum)
         self.theta = plus(self.theta, self.velocity, -self.terms.rate)
         self.step += 1
         self._tokens = [*self._tokens, [token for _, _, token in usable]][-_HORIZON:]
-        self._median = min(median, bound)
         self._write()
         told = {"counted": len(usable), "refused": refused, "shortened": shortened, "updates": self.step}
-        return ArrayRecord(dict(self.theta)), MetricRecord(told)
+        return ArrayRecord(dict(self.theta)), MetricRecord(dict(told))
 
     def _usable(self, reply: Message, seen: set[str]) -> tuple[Vector, float, str]:
         """Return the upload of a reply, its weight and its token; raise an error for one that cannot be used."""
@@ -255,7 +256,7 @@ class MacForget(Strategy):
             raise InputError("the upload holds NaN or infinite values")
         token, step = str(content.config_records["upload"]["token"]), content.config_records["upload"]["step"]
         if step != self.step:
-            raise InputError(f"the upload is of step {step}", expected=str(self.step))
+            raise InputError(f"the upload is of step {step!r}", expected=str(self.step))
         if token in seen or any(token in tokens for tokens in self._tokens):
             raise InputError("the upload was counted already")
         samples = int(content.config_records["upload"]["samples"])  # type: ignore[arg-type]
