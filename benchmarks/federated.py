@@ -6,10 +6,11 @@ The data are those of `reuters-35-11`, restricted to the 2,000 commonest words, 
 150 strangers, under random labels, belong to client 0. Every round runs the real strategy and client app on an
 in-process grid. Settings were chosen on seed 100. Writes benchmarks/results/federated-SPLIT.json.
 
-Rows: "central" is `forsaken.unlearn` on a model that was trained centrally, with its own retrained model beside it. The
-others are the federation's: retrained, FedEraser's calibrated replay, and the global model after one round (exact) or
-ten (hidden) with claimed references (of a federated training without the samples) or client 0's own folds, by its own
-moments, by those of all clients, or with its rows as anchors.
+Rows: "central model" is `forsaken.unlearn` on a model that was trained centrally, with its own retrained model beside
+it. The others are the federation's: "central" is `forsaken.unlearn` by someone who holds all rows; retrained;
+FedEraser's calibrated replay; and the global model after one round (exact) or ten (hidden) with claimed references (of
+a federated training without the samples) or client 0's own folds, by its own moments, by those of all clients, or with
+its rows as anchors.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import argparse
 import logging
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from typing import Any
 import numpy as np
 import torch
 from common import RESULTS, add_seeds, summary, write_result
+from flwr.app import ArrayRecord
 from torch import nn
 
 import forsaken
@@ -47,7 +49,7 @@ from forsaken.references.curvature import Curvature
 TASK, WORDS, HIDDEN, CLIENTS, FORGOTTEN, ROUNDS = "reuters-35-11", 2000, 128, 10, 150, 40
 LOCAL = Recipe(epochs=2, batch_size=32, learning_rate=0.05, optimiser="sgd")
 FOLDS = Recipe(epochs=20, batch_size=32, learning_rate=0.05, optimiser="sgd")
-COVER = 0.06
+COVER = 0.15
 HIDDEN_ROUNDS = 10
 INTERVAL, CALIBRATION = 2, 1  # FedEraser: every second update is stored; one epoch in place of two calibrates it
 
@@ -83,6 +85,7 @@ class Task:
 
     @classmethod
     def load(cls, seed: int, split: str) -> Task:
+        """Read the data of a seed and divide them over the clients."""
         scenario = load_scenario(TASK, seed=seed)
         commonest = (scenario.kept.inputs > 0).sum(0).argsort(descending=True)[:WORDS]
 
@@ -96,11 +99,12 @@ class Task:
         return cls(kept, forget, *map(cut, sets), parts, seed)
 
     def clients(self, forget: Samples | None) -> list[Samples]:
+        """Return the rows of every client; client 0 has those to forget, where they are given."""
         found = [self.kept.rows(part) for part in self.parts]
         return found if forget is None else [join([found[0], forget]), *found[1:]]
 
     def shadow(self) -> list[Samples]:
-        """The shadow's data over as many clients, its strangers with the first."""
+        """Return the shadow's data over as many clients, its strangers with the first."""
         count = len(self.shadow_in) - 200
         order = np.random.default_rng(self.seed + 1).permutation(count)
         found = [self.shadow_in.rows(part) for part in np.array_split(order, CLIENTS)]
@@ -161,8 +165,9 @@ class Federation:
         self.grid = InMemoryGrid(timed, self.nodes)  # type: ignore[arg-type]
 
     def run(self, rounds: int, start: Vector, strategy: MacForget | None = None) -> MacForget:
+        """Run rounds from weights, or go on with a strategy."""
         strategy = MacForget(nodes=CLIENTS) if strategy is None else strategy
-        arrays = strategy.resume(start)
+        arrays = ArrayRecord(dict(strategy.theta)) if strategy.theta else strategy.resume(start)
         for _ in range(rounds):
             self.seconds.append({})
             self.uploads.append({})
@@ -181,7 +186,8 @@ def eraser(clients: Sequence[Samples], start: Vector, stored: Sequence[dict[int,
     for at, uploads in enumerate(stored):
         total = {name: torch.zeros_like(part) for name, part in theta.items()}
         for node, data in enumerate(clients):
-            local = train(lambda: model_of(theta).train(), data, recipe, seed=seed * 997 + at * 31 + node)
+            model = model_of(theta).train()
+            local = train(lambda model=model: model, data, recipe, seed=seed * 997 + at * 31 + node)
             change = {name: theta[name] - part.detach() for name, part in local.named_parameters()}
             scale = INTERVAL * norm(uploads[node]) / max(norm(change), 1e-12)
             total = plus(total, change, scale / len(clients))
@@ -189,99 +195,144 @@ def eraser(clients: Sequence[Samples], start: Vector, stored: Sequence[dict[int,
     return theta
 
 
-def one_seed(seed: int, split: str, folder: Path) -> dict[str, dict[str, float]]:
-    task = Task.load(seed, split)
-    forget, labels = task.forget, task.test.labels.numpy()
-    rows: dict[str, dict[str, float]] = {}
+@dataclass(eq=False)
+class Trial:
+    """One seed: everything that is trained, and the rows that are measured."""
 
-    def view(model: nn.Module) -> dict[str, np.ndarray]:
-        return {name: posteriors(model, getattr(task, name)) for name in ("forget", "kept", "test")}
+    task: Task
+    folder: Path
+    rows: dict[str, dict[str, float]] = field(default_factory=dict)
 
-    def judged(oracle: ShadowOracle, before: nn.Module, after: nn.Module, **more: float) -> dict[str, float]:
-        found = rates(oracle, view(before), view(after), labels).to_dict()
-        found["accuracy_loss"] = rates(oracle, view(before), view(before), labels).accuracy - found["accuracy"]
-        return found | before_and_after(task, before, after) | more
+    @property
+    def seed(self) -> int:
+        """The task's seed."""
+        return self.task.seed
 
-    def federation(name: str, clients: Sequence[Samples], number: int, **settings: Any) -> Federation:
-        return Federation(clients, folder / f"{name}-{seed}", seed * 10 + number, **settings)
+    def judge(self, name: str, after: nn.Module, **more: float) -> None:
+        """Add the row of a model."""
+        labels = self.task.test.labels.numpy()
 
-    # --- the central case ---
-    every, central = join([task.kept, forget]), Recipe(40, 32, 0.05, optimiser="sgd")
-    target = train(build, every, central, seed=seed * 10 + 1)
-    shadow = train(build, join(task.shadow()), central, seed=seed * 10 + 2)
-    oracle = ShadowOracle.fit(shadow, members=join(task.shadow()), nonmembers=task.shadow_out, seed=seed)
-    start = time.perf_counter()
-    retrained = train(build, task.kept, central, seed=seed * 10 + 3)
-    seconds = time.perf_counter() - start
-    other = train(build, task.kept, central, seed=seed * 10 + 4)
-    rows["central retrained"] = judged(oracle, target, retrained, seconds=seconds)
-    table = forsaken.References.from_models([other], forget.inputs, [range(FORGOTTEN)])
-    done = forsaken.unlearn(target, forget.inputs, references=table, curvature=Curvature.fit(target, task.kept.inputs))
-    rows["central"] = judged(oracle, target, done.model, seconds=done.seconds)
+        def view(model: nn.Module) -> dict[str, np.ndarray]:
+            return {each: posteriors(model, getattr(self.task, each)) for each in ("forget", "kept", "test")}
 
-    # --- the federation ---
-    trained = federation("target", task.clients(forget), 1, record=True)
-    theta = trained.run(ROUNDS, initial(seed * 10 + 1)).theta
-    target, ordinary = model_of(theta), float(np.mean([sum(each.values()) for each in trained.seconds]))
-    alone = float(np.mean([each[0] for each in trained.seconds]))
-    without = federation("retrained", task.clients(None), 3)
-    retrained = model_of(without.run(ROUNDS, initial(seed * 10 + 3)).theta)
-    again = float(sum(sum(each.values()) for each in without.seconds))
-    shadow = model_of(federation("shadow", task.shadow(), 2).run(ROUNDS, initial(seed * 10 + 2)).theta)
-    oracle = ShadowOracle.fit(shadow, members=join(task.shadow()), nonmembers=task.shadow_out, seed=seed)
-    memorised = int(members(oracle, posteriors(target, forget)).sum())
-    rows["before"] = judged(oracle, target, target, memorised=memorised, round_seconds=ordinary, client_seconds=alone)
-    rows["retrained"] = judged(oracle, target, retrained, seconds=again)
-    start = time.perf_counter()
-    erased = eraser(task.clients(None), initial(seed * 10 + 5), trained.uploads[::INTERVAL], seed)
-    rows["fed-eraser"] = judged(oracle, target, model_of(erased), seconds=time.perf_counter() - start)
+        before = view(self.target)
+        found = rates(self.oracle, before, view(after), labels).to_dict()
+        found["accuracy_loss"] = rates(self.oracle, before, before, labels).accuracy - found["accuracy"]
+        self.rows[name] = found | before_and_after(self.task, self.target, after) | more
 
-    claimed_by = model_of(federation("claims", task.clients(None), 4).run(ROUNDS, initial(seed * 10 + 4)).theta)
-    own = task.clients(forget)[0]
-    claimed = forsaken.References.from_models([claimed_by], own.inputs, [range(len(own))])
-    groups = [*range(len(own) - FORGOTTEN), *[-1] * FORGOTTEN]  # one person's records share a fold
-    start = time.perf_counter()
-    folds = forsaken.References.fit(Training(build, FOLDS), (own.inputs, own.labels), 4, groups, seed=seed + 77)
-    fold_seconds = time.perf_counter() - start
-    asked = list(range(len(own) - FORGOTTEN, len(own)))
-    tables = {"claimed": claimed, "folds": folds}
+    def judge_by(self, shadow: nn.Module) -> None:
+        """Fit the oracle on a shadow model."""
+        known = join(self.task.shadow())
+        self.oracle = ShadowOracle.fit(shadow, members=known, nonmembers=self.task.shadow_out, seed=self.seed)
 
-    def forgetting(name: str, mode: str, table: forsaken.References, rounds: int, **settings: Any) -> None:
-        run = federation(name, task.clients(forget), 6, mode=mode, references=table, record=True)
-        run.nodes[0].requests.file(asked)
-        strategy = MacForget(nodes=CLIENTS, **settings)
-        run.run(rounds, theta, strategy)
-        first = norm(run.uploads[0][0]) / float(np.median([norm(run.uploads[0][at]) for at in range(1, CLIENTS)]))
-        cost = {"seconds": float(np.mean([each[0] for each in run.seconds])), "norm_ratio": first}
-        if settings.get("cover"):
-            rows[f"{name}, covered"] = judged(oracle, target, model_of(strategy.theta), **cost)
-            strategy._settings["cover"] = 0.0
-            run.run(1, strategy.theta, strategy)  # the round that takes the cover back
-        request = run.nodes[0].requests.get(1)
-        rows[name] = judged(oracle, target, model_of(strategy.theta), **cost, attempts=request.attempt)
-        if name == "exact, claimed, own moments":
-            later = run.run(3, strategy.theta, strategy).theta
-            state = run.nodes[0].requests.get(1)
-            rows[f"{name}, 3 rounds later"] = judged(
-                oracle, target, model_of(later), attempts=state.attempt, checked=float(state.state == "checked")
-            )
+    def federation(self, name: str, clients: Sequence[Samples], number: int, **settings: Any) -> Federation:
+        """Return a federation with a folder and a seed of its own."""
+        return Federation(clients, self.folder / f"{name}-{self.seed}", self.seed * 10 + number, **settings)
 
-    for kind, table in tables.items():
-        forgetting(f"exact, {kind}, own moments", "exact", table, 1)
-        forgetting(f"exact, {kind}, all moments", "exact", table, 1, moments=1)
+    def first(self, number: int) -> Vector:
+        """Return the initial weights of a training."""
+        return initial(self.seed * 10 + number)
+
+    def central(self) -> None:
+        """Measure a model that was trained centrally."""
+        task, recipe, seed = self.task, Recipe(40, 32, 0.05, optimiser="sgd"), self.seed * 10
+        self.target = train(build, join([task.kept, task.forget]), recipe, seed=seed + 1)
+        self.judge_by(train(build, join(task.shadow()), recipe, seed=seed + 2))
         start = time.perf_counter()
-        anchored = forsaken.unlearn(target, forget.inputs, references=table, retain=task.clients(None)[0], seed=seed)
-        rows[f"{kind}, own rows as anchors"] = judged(
-            oracle, target, anchored.model, seconds=time.perf_counter() - start
+        retrained = train(build, task.kept, recipe, seed=seed + 3)
+        self.judge("central model, retrained", retrained, seconds=time.perf_counter() - start)
+        other = train(build, task.kept, recipe, seed=seed + 4)
+        table = forsaken.References.from_models([other], task.forget.inputs, [range(FORGOTTEN)])
+        self.by_all("central model", table)
+
+    def by_all(self, name: str, table: forsaken.References) -> None:
+        """Measure what someone who holds all rows would do."""
+        task = self.task
+        curvature = Curvature.fit(self.target, task.kept.inputs)
+        done = forsaken.unlearn(self.target, task.forget.inputs, references=table, curvature=curvature, seed=self.seed)
+        self.judge(name, done.model, seconds=done.seconds)
+
+    def train(self) -> None:
+        """Train the federation with and without the samples, and its shadow."""
+        task = self.task
+        learnt = self.federation("target", task.clients(task.forget), 1, record=True)
+        self.theta = learnt.run(ROUNDS, self.first(1)).theta
+        self.target = model_of(self.theta)
+        without = self.federation("retrained", task.clients(None), 3)
+        retrained = model_of(without.run(ROUNDS, self.first(3)).theta)
+        self.judge_by(model_of(self.federation("shadow", task.shadow(), 2).run(ROUNDS, self.first(2)).theta))
+        self.judge(
+            "before",
+            self.target,
+            memorised=int(members(self.oracle, posteriors(self.target, task.forget)).sum()),
+            round_seconds=float(np.mean([sum(each.values()) for each in learnt.seconds])),
+            client_seconds=float(np.mean([each[0] for each in learnt.seconds])),
         )
-    forgetting("hidden, claimed, own moments", "hidden", claimed, HIDDEN_ROUNDS)
-    forgetting("hidden, claimed, own moments, cover", "hidden", claimed, HIDDEN_ROUNDS, cover=COVER)
-    forgetting("hidden, claimed, all moments, cover", "hidden", claimed, HIDDEN_ROUNDS, cover=COVER, moments=20)
+        self.judge("retrained", retrained, seconds=float(sum(sum(each.values()) for each in without.seconds)))
+        start = time.perf_counter()
+        erased = eraser(task.clients(None), self.first(1), learnt.uploads[::INTERVAL], self.seed)
+        self.judge("fed-eraser", model_of(erased), seconds=time.perf_counter() - start)
+
+    def references(self) -> dict[str, forsaken.References]:
+        """Return client 0's references: of a federated training without the samples, and of its own folds."""
+        task = self.task
+        innocent = model_of(self.federation("claims", task.clients(None), 4).run(ROUNDS, self.first(4)).theta)
+        own = task.clients(task.forget)[0]
+        groups = [*range(len(own) - FORGOTTEN), *[-1] * FORGOTTEN]  # one person's records share a fold
+        start = time.perf_counter()
+        folds = forsaken.References.fit(
+            Training(build, FOLDS), (own.inputs, own.labels), 4, groups, seed=self.seed + 77
+        )
+        self.rows["folds"] = {"seconds": time.perf_counter() - start}
+        return {"claimed": forsaken.References.from_models([innocent], own.inputs, [range(len(own))]), "folds": folds}
+
+    def forget(self, name: str, mode: str, table: forsaken.References, rounds: int, **settings: Any) -> None:
+        """Measure the global model after client 0's request."""
+        clients = self.task.clients(self.task.forget)
+        run = self.federation(name, clients, 6, mode=mode, references=table, record=True)
+        run.nodes[0].requests.file(range(len(clients[0]) - FORGOTTEN, len(clients[0])))
+        strategy = MacForget(nodes=CLIENTS, **settings)
+        run.run(rounds - 1, self.theta, strategy)
+        if settings.get("cover"):
+            self.judge(f"{name}, after round 9", model_of(strategy.theta))
+        run.run(1, self.theta, strategy)
+        ordinary = float(np.median([norm(run.uploads[0][at]) for at in range(1, CLIENTS)]))
+        cost = {
+            "seconds": float(np.mean([each[0] for each in run.seconds])),
+            "norm_ratio": norm(run.uploads[0][0]) / ordinary,
+        }
+        self.judge(name, model_of(strategy.theta), **cost)
+        run.run(3, self.theta, strategy)
+        request = run.nodes[0].requests.get(1)
+        self.judge(
+            f"{name}, 3 rounds later",
+            model_of(strategy.theta),
+            attempts=request.attempt,
+            checked=float(request.state == "checked"),
+        )
+
+
+def one_seed(seed: int, split: str, folder: Path) -> dict[str, dict[str, float]]:
+    """Return all rows of a seed."""
+    trial = Trial(Task.load(seed, split), folder)
+    trial.central()
+    trial.train()
+    tables = trial.references()
+    for kind, table in tables.items():
+        trial.by_all(f"central, {kind}", table)
+        trial.forget(f"exact, {kind}, own moments", "exact", table, 1)
+        trial.forget(f"exact, {kind}, all moments", "exact", table, 1, moments=1)
+        start = time.perf_counter()
+        anchors = trial.task.clients(None)[0]
+        done = forsaken.unlearn(trial.target, trial.task.forget.inputs, references=table, retain=anchors, seed=seed)
+        trial.judge(f"{kind}, own rows as anchors", done.model, seconds=time.perf_counter() - start)
+    claimed = tables["claimed"]
+    trial.forget("hidden, claimed, own moments", "hidden", claimed, HIDDEN_ROUNDS, cover=COVER)
+    trial.forget("hidden, claimed, all moments", "hidden", claimed, HIDDEN_ROUNDS, cover=COVER, moments=20)
     for name in ("trimmed-mean", "krum"):
-        forgetting(f"exact, claimed, own moments, {name}", "exact", claimed, 1, aggregation=name)
-    rows["folds"] = {"seconds": fold_seconds}
-    rows["moments"] = given_away(task, target)
-    return rows
+        trial.forget(f"exact, claimed, own moments, {name}", "exact", claimed, 1, aggregation=name)
+    trial.rows["moments"] = given_away(trial.task, trial.target)
+    return trial.rows
 
 
 def before_and_after(task: Task, before: nn.Module, after: nn.Module) -> dict[str, float]:
@@ -329,7 +380,7 @@ def given_away(task: Task, model: nn.Module) -> dict[str, float]:
     return found
 
 
-def main(measure: Callable[[int, str, Path], dict[str, dict[str, float]]] = one_seed) -> None:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--split", default="iid", choices=("iid", "dirichlet"))
     add_seeds(parser, "0-2")
@@ -339,7 +390,7 @@ def main(measure: Callable[[int, str, Path], dict[str, dict[str, float]]] = one_
     found: dict[str, list[dict[str, float]]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for seed in options.seeds:
-            for name, numbers in measure(seed, options.split, Path(folder)).items():
+            for name, numbers in one_seed(seed, options.split, Path(folder)).items():
                 found.setdefault(name, []).append(numbers)
                 print(
                     f"seed {seed}  {name:44s} " + " ".join(f"{k} {v:.4g}" for k, v in numbers.items() if v is not None),

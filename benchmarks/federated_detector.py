@@ -1,14 +1,14 @@
 """How well a server tells the upload of a client that forgets from ordinary ones, by form of upload.
 
-usage: FORSAKEN_DATA=<folder> python benchmarks/federated_detector.py [--seeds 0-2] [--cover 0.06,0.12]
+usage: FORSAKEN_DATA=<folder> python benchmarks/federated_detector.py [--seeds 0-2] [--cover 0.06,0.15]
 
 Ten clients on the data of benchmarks/federated.py; every client has 100 strangers under random labels of its own, so
-that nobody stands out by having some. 200 rounds start at the weights of the last ten rounds of a training; in each,
+that nobody stands out by having some. 207 rounds start at the weights of the last ten rounds of a training; in each,
 three clients forget their strangers, counterfactually: nothing is applied. A classifier (gradient boosting, and
 logistic regression; the better one is reported) gets, for every upload, norms, sizes, peaks, sparsity, spectra and
-tails by layer, the cosine to the others' mean and to the same client's last ordinary upload, as they are and relative
-to the round. Cross-validated AUC; folds share no start and so no mask. "ten rounds" adds up a client's uploads of ten
-rounds first, as a server may. Writes benchmarks/results/federated-detector.json.
+tails by layer, the cosine to the others' mean and to the same client's upload before, as they are and relative to the
+round. Cross-validated AUC; folds share no start and so no mask. `ten_rounds_auc` is for a server that adds up a
+client's uploads of ten rounds first. Writes benchmarks/results/federated-detector.json.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from __future__ import annotations
 import argparse
 import logging
 import tempfile
-from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from common import RESULTS, add_seeds, summary, write_result
-from federated import CLIENTS, LOCAL, ROUNDS, Federation, Task, build, initial, model_of
+from federated import CLIENTS, LOCAL, ROUNDS, Federation, Task, initial, model_of
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GroupKFold, cross_val_predict
@@ -38,9 +38,10 @@ from forsaken.federated.scaling import Vector, norm, plus
 from forsaken.metrics import separation
 from forsaken.models.train import train
 from forsaken.references.curvature import Curvature
+from forsaken.types import Array
 
-STRANGERS, STARTS, MEASURED, FORGETTING = 100, 10, 200, 3
-COVERS = (0.06, 0.12)
+STRANGERS, STARTS, WINDOWS, FORGETTING = 100, 10, 23, 3
+COVERS = (0.06, 0.12, 0.15, 0.2)
 
 
 def features(upload: Vector, others: Vector, last: Vector) -> list[float]:
@@ -121,12 +122,13 @@ class Clients:
         return self.known[key]
 
     def _trained(self, start: int, client: int, number: int, *, forgets: bool) -> Vector:
-        theta = self.starts[start]
+        model = model_of(self.starts[start]).train()
         data = self.kept[client] if forgets else self.every[client]
-        local = train(lambda: model_of(theta).train(), data, LOCAL, seed=number * 101 + client)
-        return {name: theta[name] - part.detach() for name, part in local.named_parameters()}
+        local = train(lambda: model, data, LOCAL, seed=number * 101 + client)
+        return {name: self.starts[start][name] - part.detach() for name, part in local.named_parameters()}
 
     def mask(self, start: int, client: int, damping: float) -> Vector:
+        """Return the mask of a client's strangers."""
         key = start, client, damping
         if key not in self.known:
             model, inputs = model_of(self.starts[start]), self.strangers[client].inputs
@@ -138,68 +140,89 @@ class Clients:
         return self.known[key]
 
 
-def forms(covers: list[float]) -> dict[str, tuple[float, float, bool, float]]:
-    """Return the forms of upload: damping, factor of the mask, whether the ordinary upload is in it, and cover."""
-    exact, share = 0.1, CLIENTS / SPREAD
+@dataclass(frozen=True)
+class Form:
+    """A form of upload: the mask's damping and factor (None: as much as an ordinary norm allows), what goes with it."""
+
+    damping: float
+    factor: float | None
+    added: bool = True
+    cover: float = 0.0
+
+
+def forms(covers: list[float]) -> dict[str, Form]:
+    """Return the forms of upload that are measured."""
+    plain, share = 0.1, CLIENTS / SPREAD
     found = {
-        "exact": (exact, float(CLIENTS), False, 0.0),
-        "added, whole": (exact, float(CLIENTS), True, 0.0),
-        "added, over 10 rounds": (exact, share, True, 0.0),
-        "small mask, over 10 rounds": (_DAMPING, share, True, 0.0),
-        "small mask, over 10 rounds, norm clipped": (_DAMPING, -1.0, True, 0.0),
+        "exact": Form(plain, float(CLIENTS), added=False),
+        "added, whole": Form(plain, float(CLIENTS)),
+        "added, over 9 rounds": Form(plain, share),
+        "small mask, over 9 rounds": Form(_DAMPING, share),
+        "small mask, ordinary norm": Form(_DAMPING, None),
     }
-    return found | {f"hidden, cover {cover:g}": (_DAMPING, share, True, cover) for cover in covers}
+    return found | {f"hidden, cover {cover:g}": Form(_DAMPING, share, cover=cover) for cover in covers}
 
 
-def measured(clients: Clients, name: str, form: tuple[float, float, bool, float]) -> Iterator[tuple[str, float]]:
-    damping, factor, added, cover = form
-    draw, noisy = np.random.default_rng(clients.seed + 5), np.random.default_rng(clients.seed + 6)
-    rows, truths, starts, sizes = [], [], [], []
-    sums: list[list[Vector]] = [[] for _ in range(CLIENTS)]
-    sum_rows, sum_truths, sum_starts = [], [], []
-    last = {client: clients.upload(0, client, 10_000, forgets=False) for client in range(CLIENTS)}
-    noise = {client: fresh(last[client], cover, noisy) for client in range(CLIENTS)}
-    chosen = draw.permutation(CLIENTS)[:FORGETTING]
-    for number in range(MEASURED):
-        start = number // (MEASURED // STARTS)
-        if number % SPREAD == 0:
-            chosen = draw.permutation(CLIENTS)[:FORGETTING]
-        uploads, plain = [], []
-        for client in range(CLIENTS):
-            forgets = client in chosen
-            own = clients.upload(start, client, number, forgets=forgets)
-            plain.append(own)
-            if forgets:
-                mask = clients.mask(start, client, damping)
-                much = factor
-                if factor < 0:  # the mask takes what an upload of the ordinary norm leaves to it
-                    much = norm(own) / norm(mask)
-                    own = {key: part * 0.5**0.5 for key, part in own.items()}
-                    much *= 0.5**0.5
-                sizes.append(much * norm(mask) / norm(plain[-1]))
-                own = plus(own, mask, much) if added else {key: much * part for key, part in mask.items()}
-            if cover:
-                new = fresh(own, cover, noisy)
-                own = plus(plus(own, new), noise[client], -1.0)
-                noise[client] = new
-            uploads.append(own)
-            sums[client].append(own)
+@dataclass(eq=False)
+class Seen:
+    """What the server has seen of a form of upload: features, who forgot, and from which weights they started."""
+
+    rows: list[list[list[float]]] = field(default_factory=list)
+    truths: list[list[bool]] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+
+    def add(self, uploads: list[Vector], last: list[Vector], chosen: Array, start: int) -> None:
+        """Add the uploads of one round."""
         mean = total(uploads)
-        rows.append([features(each, plus(mean, each, -1.0), last[at]) for at, each in enumerate(uploads)])
-        truths.append([client in chosen for client in range(CLIENTS)])
-        starts.append(start)
-        last = dict(enumerate(uploads if cover else plain))
-        if number % SPREAD == SPREAD - 1:
-            added_up = [total(each) for each in sums]
-            mean = total(added_up)
-            sum_rows.append([features(each, plus(mean, each, -1.0), each) for each in added_up])
-            sum_truths.append(truths[-1])
-            sum_starts.append(start)
-            sums = [[] for _ in range(CLIENTS)]
-    yield "auc", detected(rows, truths, starts)
-    if name.startswith(("hidden", "small mask, over 10 rounds")):
-        yield "ten_rounds_auc", detected(sum_rows, sum_truths, sum_starts)
-    yield "mask_to_ordinary_norm", float(np.median(sizes))
+        self.rows.append([features(each, plus(mean, each, -1.0), last[at]) for at, each in enumerate(uploads)])
+        self.truths.append([client in chosen for client in range(CLIENTS)])
+        self.starts.append(start)
+
+    def auc(self) -> float:
+        """Return how well a classifier tells who forgot."""
+        return detected(self.rows, self.truths, self.starts)
+
+
+def with_mask(own: Vector, mask: Vector, form: Form) -> Vector:
+    """Return the upload of a client that forgets."""
+    if form.factor is None:  # half of the power of an ordinary upload is the mask's
+        return plus({name: part * 0.5**0.5 for name, part in own.items()}, mask, 0.5**0.5 * norm(own) / norm(mask))
+    return plus(own if form.added else {name: 0 * part for name, part in own.items()}, mask, form.factor)
+
+
+def measured(clients: Clients, form: Form) -> dict[str, float]:
+    """Return the detector's AUC for a form of upload: nine rounds with masks, and one that takes the cover back."""
+    draw, noisy = np.random.default_rng(clients.seed + 5), np.random.default_rng(clients.seed + 6)
+    each, added_up, ratios = Seen(), Seen(), []
+    last = [clients.upload(0, client, 10_000, forgets=False) for client in range(CLIENTS)]
+    for window in range(WINDOWS):
+        chosen, start = draw.permutation(CLIENTS)[:FORGETTING], window % STARTS
+        inside: list[Vector | None] = [None] * CLIENTS
+        sums: list[list[Vector]] = [[] for _ in range(CLIENTS)]
+        for turn in range(SPREAD + 1):
+            uploads = []
+            for client in range(CLIENTS):
+                own = clients.upload(start, client, window * (SPREAD + 1) + turn, forgets=client in chosen)
+                if client in chosen and turn < SPREAD:
+                    mask = clients.mask(start, client, form.damping)
+                    ratios.append(norm(plus(with_mask(own, mask, form), own, -1.0)) / norm(own))
+                    own = with_mask(own, mask, form)
+                uploads.append(own)
+            if form.cover:
+                for client, own in enumerate(uploads):
+                    before = inside[client]
+                    scale = 0.0 if turn == SPREAD else 2**0.5 if before is None else 1.0
+                    new = fresh(own, scale * form.cover, noisy)
+                    uploads[client] = plus(own, new) if before is None else plus(plus(own, new), before, -1.0)
+                    inside[client] = new
+            if turn < SPREAD:
+                each.add(uploads, last, chosen, start)
+            for client, own in enumerate(uploads):
+                sums[client].append(own)
+            last = uploads
+        whole = [total(some) for some in sums]
+        added_up.add(whole, whole, chosen, start)
+    return {"auc": each.auc(), "ten_rounds_auc": added_up.auc(), "mask_to_ordinary_norm": float(np.median(ratios))}
 
 
 def fresh(like: Vector, cover: float, draw: np.random.Generator) -> Vector:
@@ -219,12 +242,12 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             clients = Clients(seed, Path(folder))
         for name, form in forms(covers).items():
-            numbers = dict(measured(clients, name, form))
+            numbers = measured(clients, form)
             found.setdefault(name, []).append(numbers)
             print(f"seed {seed}  {name:44s} " + " ".join(f"{k} {v:.4g}" for k, v in numbers.items()), flush=True)
     print(summary(found))
     if min(options.seeds) < 100:
-        settings = {"strangers": STRANGERS, "rounds": MEASURED, "forgetting": FORGETTING, "covers": covers}
+        settings = {"strangers": STRANGERS, "rounds": WINDOWS * SPREAD, "forgetting": FORGETTING, "covers": covers}
         write_result(RESULTS / "federated-detector.json", options.seeds, found, settings=settings)
 
 

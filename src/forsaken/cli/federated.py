@@ -96,6 +96,9 @@ def demo(
     """
     os.environ.update({name: os.environ.get(name, value) for name, value in _QUIET.items()})
     os.environ.setdefault("FLWR_HOME", str(out.resolve() / "flower"))
+    import logging
+
+    logging.getLogger("flwr").setLevel(logging.ERROR)
     from forsaken.bench.federated import NODES, ROUNDS, STRANGERS, build, fit_references, load_node, measure, rows_of
     from forsaken.federated.simulation import simulate
     from forsaken.federated.store import Requests

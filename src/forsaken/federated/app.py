@@ -134,6 +134,7 @@ def run_rounds(
         raise SettingsError(field="rounds", value=rounds, expected="the number of updates in all, >= 1")
     strategy = MacForget(folder=None if not folder else Path(str(folder)), **settings)
     arrays = strategy.resume(parameters_of(build()))
+    strategy.last = rounds
     last = -1
 
     def measured(_: int, record: ArrayRecord) -> MetricRecord | None:
@@ -149,4 +150,9 @@ def run_rounds(
             evaluate_fn=measured,
         )
         arrays = result.arrays or arrays
+    if strategy.step < rounds:
+        raise ForsakenError(
+            f"there were {strategy.step} updates of {rounds}: no node sent an upload that could be used",
+            remedy="see the logs of the nodes, then start the run again: it goes on from there",
+        )
     return strategy

@@ -28,7 +28,7 @@ from forsaken.unlearning.forsaken.targets import centre
 from forsaken.unlearning.methods import unlearn
 
 MODES = ("exact", "hidden")
-ROUNDS = 10  # over which the hidden mode spreads a mask
+ROUNDS = 9  # over which the hidden mode spreads a mask; with the round that takes the cover back there are ten
 _DAMPING = 3.0  # of the hidden mode: a mask of a third of the norm, which is easier to hide
 _LEFT = 0.25  # of the squared distance to the references may be left after a request
 _AMPLITUDES = 0.5, 1.5  # of a layer's cover, drawn anew each time: without that the norms would tell
@@ -65,7 +65,7 @@ class Node:
         What models that never saw a row say of it: from the node's own folds (`References.fit`), or claimed. Without
         references the node trains, and refuses requests.
     mode : str
-        "exact": the mask in one round, in place of the ordinary upload. "hidden": added to it, over ten rounds.
+        "exact": the mask in one round, in place of the ordinary upload. "hidden": added to it, over nine rounds.
     seed : int
         Decides the local training.
     """
@@ -248,6 +248,8 @@ class Node:
         first = self.mode == "exact" and ledger.applied == 0
         base = {name: torch.zeros_like(part) for name, part in mask.items()} if first else self._ordinary(kept, terms)
         share = whole if self.mode == "exact" else min(whole, 1 / ROUNDS)
+        if self.mode == "hidden" and not terms.cover and self._inside() is not None:
+            share = 0.0  # the round that takes the cover back would hide less
         unit = terms.factor(1.0, size)
         most = terms.bound / terms.effect(size)
         factor = within(base, mask, unit * ledger.gradient(share, terms), most)
@@ -258,15 +260,22 @@ class Node:
 
     def _covered(self, upload: Vector, terms: Terms, token: str) -> Vector:
         """Add fresh noise to an upload, and take back the noise that the server's weights hold of this node."""
-        told: dict[str, Any] = self.requests.fact(_COVER) or {}
-        if not terms.cover and not told.get("inside"):
+        inside = self._inside()
+        if not terms.cover and inside is None:
             return upload
-        effect = terms.effect(len(self.data))
-        if inside := told.get("inside"):
+        effect, deviation = terms.effect(len(self.data)), terms.cover
+        if inside is None:
+            deviation *= 2**0.5  # as much noise as in a round that takes some back, too
+        else:
             upload = plus(upload, _noise(upload, inside), -inside["effect"] / effect)
-        fresh = {"seed": secrets.randbits(63), "deviation": terms.cover, "effect": effect}
-        self.requests.remember(_COVER, told | {"token": token, "fresh": fresh, "step": terms.step})
+        fresh = {"seed": secrets.randbits(63), "deviation": deviation, "effect": effect}
+        self.requests.remember(_COVER, {"inside": inside, "token": token, "fresh": fresh})
         return plus(upload, _noise(upload, fresh))
+
+    def _inside(self) -> dict[str, Any] | None:
+        """Return the noise of this node that the server's weights hold."""
+        found: dict[str, Any] | None = (self.requests.fact(_COVER) or {}).get("inside")
+        return found
 
     def _settle_cover(self, terms: Terms) -> None:
         told: dict[str, Any] = self.requests.fact(_COVER) or {}

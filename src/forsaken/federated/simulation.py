@@ -43,8 +43,8 @@ def simulate(
         last.append(run_rounds(grid, build, config).theta)
 
     def configured(context: Context) -> Node:
-        context.run_config = dict(config)
-        return load(context)
+        own = context.run_id, context.node_id, context.node_config, context.state  # Flower refuses a changed context
+        return load(Context(*own, run_config=dict(config)))
 
     resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
     with warnings.catch_warnings():

@@ -36,6 +36,7 @@ _REACH = 2.0  # times the norm of the weights: by so much one upload may move th
 _ROUNDING = 1.001  # an upload that a client cut to the bound is not cut again
 _TRIM = 0.2
 _POLL = 1.0  # seconds
+_CLEAN = 10  # updates, of which the last takes the cover back
 _log = logging.getLogger("forsaken.federated")
 
 
@@ -56,7 +57,8 @@ class MacForget(Strategy):
         of the weights: enough for every mask, and too much for a federation with liars. With a tighter bound a mask
         takes several rounds.
     cover : float
-        The standard deviation of the noise that every node adds and takes back; see the guide.
+        The standard deviation of the noise that every node adds and takes back; every tenth update and the last one
+        (`last`) leave weights without any.
     aggregation : str
         "mean", or Flower's "trimmed-mean" (a fifth cut off at both ends) or "krum". The last two are not linear in an
         upload, so that they deform a mask.
@@ -117,6 +119,7 @@ class MacForget(Strategy):
         self.folder, self.draw = folder, np.random.default_rng(seed)
         self._bound, self._settings = bound, {"rate": rate, "momentum": momentum, "cover": cover}
         self.step, self.theta, self.velocity = 0, Vector(), Vector()
+        self.last: int | None = None
         self._tokens: list[list[str]] = []
         self._moments: Curvature | None = None
         self._terms(2)  # checks rate, momentum and cover
@@ -162,6 +165,8 @@ class MacForget(Strategy):
     # --- a round -----------------------------------------------------------------------------------------------------
 
     def _terms(self, asked: int) -> Terms:
+        clean = (self.step + 1) % _CLEAN == 0 or self.step + 1 == self.last
+        settings = self._settings | ({"cover": 0.0} if clean else {})
         bound = (_REACH * norm(self.theta) or math.inf) if self._bound is None else self._bound
         return Terms(
             self.step,
@@ -170,7 +175,7 @@ class MacForget(Strategy):
             bound=bound,
             counted=tuple(token for tokens in self._tokens for token in tokens),
             horizon=_HORIZON,
-            **self._settings,
+            **settings,
         )
 
     def configure_train(
