@@ -30,7 +30,7 @@ from forsaken.unlearning.methods import unlearn
 MODES = ("exact", "hidden")
 ROUNDS = 9  # over which the hidden mode spreads a mask; with the round that takes the cover back there are ten
 _DAMPING = 3.0  # of the hidden mode: a mask of a third of the norm, which is easier to hide
-_LEFT = 0.25  # of the squared distance to the references may be left after a request
+_LEFT = 0.5  # of the squared distance to the references: with more left, the samples came back
 _AMPLITUDES = 0.5, 1.5  # of a layer's cover, drawn anew each time: without that the norms would tell
 _COVER = "cover"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from types import SimpleNamespace
 from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
@@ -29,6 +30,7 @@ class InMemoryGrid(Grid):
 
     def __init__(self, app: ClientApp, nodes: Iterable[int], tamper: Tamper | None = None) -> None:
         self.app, self.nodes, self.tamper = app, list(nodes), tamper
+        self._states: dict[int, RecordDict] = {node: RecordDict() for node in self.nodes}
         # A message takes its sender from the identity that Flower's own processes set.
         if TaskIdentity._run_id is None:
             TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
@@ -38,8 +40,8 @@ class InMemoryGrid(Grid):
 
     @property
     def run(self) -> Any:
-        """Nothing: there is one run alone."""
-        return None
+        """The one run that there is, by its number."""
+        return SimpleNamespace(run_id=1)
 
     def create_message(
         self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
@@ -65,7 +67,7 @@ class InMemoryGrid(Grid):
         for message in messages:
             node = message.metadata.dst_node_id
             config: dict[str, Any] = {"partition-id": self.nodes.index(node), "num-partitions": len(self.nodes)}
-            context = Context(run_id=1, node_id=node, node_config=config, state=RecordDict(), run_config={})
+            context = Context(run_id=1, node_id=node, node_config=config, state=self._states[node], run_config={})
             try:
                 reply: Message | None = self.app(message, context)
             except (ValueError, RuntimeError, LookupError, TypeError) as error:

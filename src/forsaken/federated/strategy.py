@@ -164,6 +164,11 @@ class MacForget(Strategy):
 
     # --- a round -----------------------------------------------------------------------------------------------------
 
+    def announce(self, asked: int) -> Terms:
+        """Return the terms of a round in which so many nodes are asked; the next update keeps to them."""
+        self.terms = self._terms(asked)
+        return self.terms
+
     def _terms(self, asked: int) -> Terms:
         clean = (self.step + 1) % _CLEAN == 0 or self.step + 1 == self.last
         settings = self._settings | ({"cover": 0.0} if clean else {})
@@ -185,7 +190,7 @@ class MacForget(Strategy):
         if not self.theta:
             self.resume(read_vector(arrays))
         chosen = self._sample(grid)
-        self.terms = self._terms(len(chosen))
+        self.announce(len(chosen))
         content: dict[str, Any] = {
             "arrays": ArrayRecord(dict(self.theta)),
             "terms": terms_record(self.terms),
@@ -242,13 +247,17 @@ class MacForget(Strategy):
                 usable[at] = {name: part * (self.terms.bound / reach) for name, part in upload.items()}, weight, token
                 shortened += 1
         gradient = self._gradient([upload for upload, _, _ in usable], [weight for _, weight, _ in usable])
+        self.update(gradient, [token for _, _, token in usable])
+        told = {"counted": len(usable), "refused": refused, "shortened": shortened, "updates": self.step}
+        return ArrayRecord(dict(self.theta)), MetricRecord(dict(told))
+
+    def update(self, gradient: Vector, tokens: list[str]) -> None:
+        """Make one update of the weights from g_t and keep it, with the tokens of the uploads that g_t is made of."""
         self.velocity = plus(gradient, self.velocity, self.terms.momentum)
         self.theta = plus(self.theta, self.velocity, -self.terms.rate)
         self.step += 1
-        self._tokens = [*self._tokens, [token for _, _, token in usable]][-_HORIZON:]
+        self._tokens = [*self._tokens, tokens][-_HORIZON:]
         self._write()
-        told = {"counted": len(usable), "refused": refused, "shortened": shortened, "updates": self.step}
-        return ArrayRecord(dict(self.theta)), MetricRecord(dict(told))
 
     def _usable(self, reply: Message, seen: set[str]) -> tuple[Vector, float, str]:
         """Return the upload of a reply, its weight and its token; raise an error for one that cannot be used."""
