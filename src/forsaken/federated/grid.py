@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any
@@ -64,8 +65,9 @@ class InMemoryGrid(Grid):
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:  # noqa: ARG002 (Flower's signature)
         """Run the client app on every message; a node whose app fails replies its error, as in a deployment."""
         replies = []
-        for message in messages:
-            node = message.metadata.dst_node_id
+        for sent in messages:
+            # As over a network: an app may change what it gets, and several messages may share their content.
+            message, node = copy.deepcopy(sent), sent.metadata.dst_node_id
             config: dict[str, Any] = {"partition-id": self.nodes.index(node), "num-partitions": len(self.nodes)}
             context = Context(run_id=1, node_id=node, node_config=config, state=self._states[node], run_config={})
             try:
