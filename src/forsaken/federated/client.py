@@ -17,7 +17,7 @@ from forsaken._random import checked_seed
 from forsaken.data.samples import Samples
 from forsaken.errors import ForsakenError, InputError, ModelError, NotHeldOutError
 from forsaken.federated.scaling import Ledger, Terms, Vector, check_alike, plus, within
-from forsaken.federated.store import CHECKED, CONFIRMED, FILED, UPLOADED, Erasure, Requests, Upload
+from forsaken.federated.store import CONFIRMED, FILED, UPLOADED, Erasure, Requests, Upload
 from forsaken.models.logits import predict_logits
 from forsaken.models.train import loss_of, train
 from forsaken.models.weights import fingerprint
@@ -286,10 +286,6 @@ class Node:
                 inside = None
             self.requests.remember(_COVER, {"inside": inside})
 
-    def status(self) -> list[dict[str, Any]]:
-        """Return how far every request is, JSON-ready."""
-        return [each.to_dict() for each in self.requests.all()]
-
 
 def _noise(like: Vector, told: dict[str, Any]) -> Vector:
     """Return the noise that a seed and a deviation stand for: normal, each layer with an amplitude of its own."""
@@ -301,8 +297,3 @@ def _noise(like: Vector, told: dict[str, Any]) -> Vector:
         return torch.randn(part.shape, generator=draw) * (amplitude * float(told["deviation"]))
 
     return {name: layer(like[name]) for name in sorted(like)}
-
-
-def open_requests(requests: Requests) -> int:
-    """Return how many requests of a node are not done yet."""
-    return sum(each.state != CHECKED for each in requests.all())

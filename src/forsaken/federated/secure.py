@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import Context, RecordDict
+from flwr.app import ConfigRecord, Context, RecordDict
 from flwr.client import Client
 from flwr.client.mod import secaggplus_mod
 from flwr.clientapp import ClientApp
@@ -56,7 +56,7 @@ class _Forgetting(Client):
         names = sorted(parameters_of(self.node.model))
         theta = _vector(ins.parameters, names)
         told = dict(ins.config)
-        record = terms_record_of(str(told["terms"]))
+        record = _terms_record(str(told["terms"]))
         try:
             terms = read_terms(record)
             upload, token = self.node.round(theta, terms)
@@ -135,10 +135,8 @@ def run_secure(grid: Grid, build: Callable[[], nn.Module], config: Any) -> MacFo
     return own
 
 
-def terms_record_of(text: str) -> RecordDict:
+def _terms_record(text: str) -> RecordDict:
     """Return the record of terms that were sent as a text."""
-    from flwr.app import ConfigRecord
-
     return RecordDict({"terms": ConfigRecord(json.loads(text))})
 
 

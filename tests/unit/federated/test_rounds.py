@@ -116,7 +116,7 @@ def test_the_samples_are_forgotten_and_the_others_kept(tmp_path: Path, learnt: V
     node.requests.file(list(WRONG))
     cover = 0.02 if mode == "hidden" else 0.0
     after = run(MacForget(cover=cover), grid_of(nodes), 3 if mode == "exact" else 13, learnt)[-1]
-    assert node.status()[0]["state"] == "checked", node.requests.events(1)
+    assert node.requests.get(1).state == "checked", node.requests.events(1)
     assert accuracy(model_of(after), (wrong.inputs, wrong.labels)) < 0.5
     assert accuracy(model_of(after), (others.inputs, others.labels)) > 0.9
     assert node.requests.mask(1) is None, "a mask can restore the memory"
