@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -86,7 +87,7 @@ class Deployment:
         self.folder = folder
         self.port, *self.node_ports = free_ports(1 + NODES)
         home = folder / "flower"
-        home.mkdir()
+        home.mkdir()  # the set-up of the example writes its own configuration there
         (home / "config.toml").write_text(f'[superlink.loopback]\naddress = "127.0.0.1:{self.port}"\ninsecure = true\n')
         self.env = os.environ | QUIET | {"FLWR_HOME": str(home), "PATH": f"{BIN}:{os.environ['PATH']}"}
         self.running: dict[str, subprocess.Popen[bytes]] = {}
@@ -217,3 +218,37 @@ def test_a_request_is_done_once_through_kills_of_a_node_and_of_the_server(deploy
     found = measure(deployment.strategy().theta)
     assert found["strangers-learnt"] < 0.3
     assert found["test-accuracy"] > 0.9
+
+
+def commands() -> dict[str, str]:
+    """The shell blocks of the example's README, by their first word."""
+    text = (EXAMPLE / "README.md").read_text(encoding="utf-8")
+    blocks = [part.partition("```")[0].strip() for part in text.split("```sh\n")[1:]]
+    return {block.split()[0]: block for block in blocks}
+
+
+def test_the_documented_set_up_with_tls_and_authentication_works(deployment: Deployment) -> None:
+    """Every command of the README, but for ports and whole paths."""
+    found, folder = commands(), deployment.folder
+    assert set(found) == {"mkdir", "flower-superlink", "for", "python", "flwr"}
+
+    def here(text: str) -> str:
+        for number, port in enumerate(deployment.node_ports):
+            text = text.replace(f"--port {9394 + number}", f"--port {port}")
+        return text.replace("9393", str(deployment.port)).replace('folder="', f'folder="{folder}/')
+
+    def shell(name: str) -> None:
+        subprocess.run(["bash", "-ec", here(found[name])], cwd=folder, env=deployment.env, check=True)
+
+    shell("mkdir")
+    deployment.start("superlink", *shlex.split(here(found["flower-superlink"])))
+    deployment.until(deployment.answers, "answer of the SuperLink", 60)
+    shell("for")
+    _, node_command = found["python"].split("\n")
+    for number in range(NODES):
+        text = node_command.replace("node-0", f"node-{number}").replace("9394", str(9394 + number))
+        text = text.replace("partition-id=0", f"partition-id={number}")
+        deployment.start(f"node-{number}", *shlex.split(here(text)))
+    words = shlex.split(here(found["flwr"].replace("rounds=20", "rounds=1")).replace("run .", f"run {EXAMPLE}"))
+    deployment.start("run", *words)
+    deployment.wait_for(1, 120)
