@@ -252,3 +252,13 @@ def test_the_documented_set_up_with_tls_and_authentication_works(deployment: Dep
     words = shlex.split(here(found["flwr"].replace("rounds=20", "rounds=1")).replace("run .", f"run {EXAMPLE}"))
     deployment.start("run", *words)
     deployment.wait_for(1, 120)
+
+
+def test_the_demonstration_runs_by_simulation(tmp_path: Path) -> None:
+    command = [BIN / "forsaken", "federated", "demo", "--out", tmp_path / "demo", "--json"]
+    done = subprocess.run(command, env=os.environ | QUIET, capture_output=True, text=True, check=True, timeout=400)
+    found = json.loads(done.stdout)
+    assert found["before"]["strangers-learnt"] > 0.9
+    assert found["after"]["strangers-learnt"] < 0.3
+    assert found["after"]["test-accuracy"] > 0.9
+    assert (found["request"]["state"], found["request"]["attempt"]) == ("checked", 1)
