@@ -89,6 +89,13 @@ class Node:
             raise InputError("data has no labels", field="data", expected="a pair (inputs, labels)")
         parameters_of(self.model)
         self.requests = Requests(self.folder)
+        named = [row for each in self.requests.all() for row in each.rows]
+        if named and max(named) >= len(self.data):
+            raise InputError(
+                f"a request names row {max(named)}, but the node has {len(self.data)} rows",
+                field="data",
+                remedy="give the rows as they were when the request was filed, in their order",
+            )
         self.requests.register(len(self.data), self._without_reference())
 
     def _without_reference(self) -> list[int]:
@@ -123,8 +130,6 @@ class Node:
         self._settle(terms)
         self._check()
         token, kept = secrets.token_hex(8), self.kept()
-        if not len(kept):
-            raise InputError("every row of this node is in a request", field="data", remedy="take the node out")
         upload = self._forget(terms, token, kept, moments)
         if upload is None:
             upload = self._ordinary(kept, terms)
@@ -133,6 +138,8 @@ class Node:
     def moments(self, theta: Vector) -> Curvature:
         """Return the curvature of the server's weights over the rows that this node keeps."""
         self._load(theta)
+        if not len(self.kept()):
+            raise InputError("every row of this node is in a request", field="moments", remedy="ask the other nodes")
         return Curvature.fit(self.model, self.kept().inputs, rows=len(self.data))
 
     def _load(self, theta: Vector) -> None:
@@ -145,6 +152,8 @@ class Node:
 
     def _ordinary(self, kept: Samples, terms: Terms) -> Vector:
         start = parameters_of(self.model)
+        if not len(kept):  # all rows are in requests: there is nothing to learn from
+            return {name: torch.zeros_like(part) for name, part in start.items()}
         # A server that adds up sums gets this node's mean times its number of rows, of which requests change nothing.
         size = float(len(self.data)) if terms.rule == "sum" else 1.0
         if self.recipe is None:
@@ -228,6 +237,12 @@ class Node:
     def _mask(self, request: Erasure, kept: Samples, moments: Curvature | None) -> Vector | None:
         """Find the mask of a request and keep it; None where the samples are not memorised."""
         table, samples = self._references(), Samples(self.data.rows(request.rows).inputs)
+        if moments is None and not len(kept):
+            raise InputError(
+                "every row of this node is in a request, so that none is left to hold the other answers in place",
+                field="moments",
+                remedy="let the server share the moments of all nodes (moments = 10 in the run's configuration)",
+            )
         if moments is None:
             moments = Curvature.fit(self.model, kept.inputs)
         settings: dict[str, Any] = {"damping": _DAMPING} if self.mode == "hidden" else {}

@@ -212,9 +212,9 @@ class Requests:
 
     def register(self, count: int, without_reference: Sequence[int]) -> None:
         """Note how many rows the node has and which of them have no reference, so that `file` can say so."""
-        with self._transaction() as base:
-            told = json.dumps({"count": count, "without_reference": [int(row) for row in without_reference]})
-            base.execute("INSERT OR REPLACE INTO facts VALUES ('data', ?)", (told,))
+        told = {"count": count, "without_reference": [int(row) for row in without_reference]}
+        if self.fact("data") != told:
+            self.remember("data", told)
 
     def remember(self, name: str, value: object) -> None:
         """Keep a fact of the node, JSON-ready, under a name."""

@@ -13,7 +13,7 @@ from federation import LOCAL, ROWS, WIDTH, ScriptedNode, build, claimed, grid_of
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from torch import nn
 
-from forsaken.errors import ModelError, SettingsError
+from forsaken.errors import InputError, ModelError, SettingsError
 from forsaken.federated.app import client_app, run_rounds
 from forsaken.federated.client import Node, parameters_of
 from forsaken.federated.grid import InMemoryGrid
@@ -544,3 +544,22 @@ def test_a_query_tells_the_operator_of_rows_and_not_of_requests(tmp_path: Path) 
     (reply,) = grid.send_and_receive([Message(RecordDict(), dst_node_id=100, message_type="query.status")])
     assert dict(reply.content.metric_records["status"]) == {"samples": ROWS, "with-references": ROWS}
     assert list(reply.content) == ["status"]
+
+
+def test_a_node_can_forget_all_of_its_rows_by_the_moments_of_the_others(tmp_path: Path, learnt: Vector) -> None:
+    nodes = nodes_in(tmp_path)
+    nodes[100].requests.file(range(ROWS))
+    strategy = MacForget()
+    run(strategy, grid_of(nodes), 1, learnt)
+    request = nodes[100].requests.get(1)
+    assert request.state == "filed"
+    assert "let the server share the moments" in request.problem
+    assert len(strategy._tokens[0]) == 4, "it stays in the round"
+    run(MacForget(moments=1), grid_of(nodes), 3, learnt)
+    assert nodes[100].requests.get(1).state == "checked", nodes[100].requests.events(1)
+
+
+def test_a_node_whose_rows_are_gone_is_told_so(tmp_path: Path) -> None:
+    nodes_in(tmp_path, count=1)[100].requests.file([ROWS - 1])
+    with pytest.raises(InputError, match="a request names row 39, but the node has 30 rows"):
+        Node(build(), rows_of(0, 30), tmp_path / "node-0", LOCAL)
