@@ -16,7 +16,7 @@ from forsaken._checks import Problems
 from forsaken._random import checked_seed
 from forsaken.data.samples import Samples
 from forsaken.errors import ForsakenError, InputError, ModelError, NotHeldOutError
-from forsaken.federated.scaling import Ledger, Terms, Vector, check_alike, plus, within
+from forsaken.federated.scaling import Ledger, Terms, Vector, check_alike, norm, plus, within
 from forsaken.federated.store import CONFIRMED, FILED, UPLOADED, Erasure, Requests, Upload
 from forsaken.models.logits import predict_logits
 from forsaken.models.train import loss_of, train
@@ -267,6 +267,8 @@ class Node:
             share = 0.0  # the round that takes the cover back would hide less
         unit = terms.factor(1.0, size)
         most = terms.bound / terms.effect(size)
+        if norm(base) > most / 2:  # leave room for the mask, or a tight bound would never let it through
+            base = {name: part * (most / 2 / norm(base)) for name, part in base.items()}
         factor = within(base, mask, unit * ledger.gradient(share, terms), most)
         self.requests.uploaded(Upload(token, request.id, terms.step, factor / unit), ledger)
         return plus(base, mask, factor)

@@ -354,6 +354,13 @@ def test_a_bound_spreads_the_mask_over_rounds(tmp_path: Path, learnt: Vector) ->
     assert nodes[100].requests.get(1).state == "checked"
 
 
+def test_a_bound_below_the_ordinary_uploads_lets_a_mask_through(tmp_path: Path, learnt: Vector) -> None:
+    nodes = nodes_in(tmp_path, kind=ScriptedNode, mode="hidden")
+    nodes[100].requests.file(list(WRONG))
+    run(MacForget(bound=0.4), grid_of(nodes), 6, learnt)  # ordinary uploads would move the weights by 0.5
+    assert nodes[100].requests.get(1).ledger.applied > 0.1
+
+
 # --- what the server sees ---------------------------------------------------------------------------------------------
 
 
