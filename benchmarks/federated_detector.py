@@ -41,18 +41,18 @@ from forsaken.references.curvature import Curvature
 from forsaken.types import Array
 
 STRANGERS, STARTS, WINDOWS, FORGETTING = 100, 10, 23, 3
-COVERS = (0.06, 0.12, 0.15, 0.2)
+COVERS = (0.06, 0.15)
 
 
 def features(upload: Vector, others: Vector, last: Vector) -> list[float]:
     """Return what a server can compute of an upload."""
     found = [np.log(norm(upload) + 1e-12), cosine(upload, others), cosine(upload, last)]
     for name in sorted(upload):
-        part = upload[name].double()
+        part = upload[name].float()
         size = float(part.norm()) + 1e-12
         scaled = part / size * part.numel() ** 0.5
         found += [np.log(size), float(scaled.abs().mean()), float(scaled.abs().max())]
-        found += [float((scaled.abs() < 0.05).double().mean()), float(scaled.pow(4).mean())]
+        found += [float((scaled.abs() < 0.05).float().mean()), float(scaled.square().square().mean())]
         if part.dim() == 2:
             spectrum = torch.linalg.eigvalsh(part @ part.T if part.shape[0] < part.shape[1] else part.T @ part)
             found += [float(value) ** 0.5 / size for value in spectrum.clamp_min(0).flip(0)[:3]]
