@@ -27,7 +27,8 @@ FILE = "requests.sqlite"
 FILED, UPLOADED, CONFIRMED, CHECKED = "filed", "uploaded", "confirmed", "checked"
 _FORMAT = "1"
 _WAIT = 30  # seconds that one process waits for another one's transaction
-_SCHEMA = """
+_SCHEMA = f"""
+BEGIN IMMEDIATE;
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS requests (
     id INTEGER PRIMARY KEY, state TEXT NOT NULL, attempt INTEGER NOT NULL, problem TEXT NOT NULL,
@@ -41,7 +42,9 @@ CREATE TABLE IF NOT EXISTS uploads (
 CREATE TABLE IF NOT EXISTS events (
     id INTEGER PRIMARY KEY, request INTEGER NOT NULL REFERENCES requests (id), time TEXT NOT NULL, what TEXT NOT NULL
 );
-"""
+INSERT OR IGNORE INTO facts VALUES ('format', '{_FORMAT}');
+COMMIT;
+"""  # noqa: S608 (a constant of this file)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +113,8 @@ class Requests:
         make_folder(folder, 0o700)
         self._path = path
         with self._told(), self._connected() as base:
-            base.executescript(_SCHEMA)
-            base.execute("INSERT OR IGNORE INTO facts VALUES ('format', ?)", (_FORMAT,))
+            if not base.execute("SELECT name FROM sqlite_master WHERE name = 'events'").fetchone():
+                base.executescript(_SCHEMA)
             known = base.execute("SELECT value FROM facts WHERE name = 'format'").fetchone()[0]
         path.chmod(0o600)
         if known != _FORMAT:
