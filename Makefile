@@ -59,6 +59,8 @@ bench: $(READY)  ## measure what the documents quote (hours, with a GPU for the 
 	for task in reuters-35-11 reuters-id; do $(BIN)/python benchmarks/audit.py --task $$task --models 64 --device cuda; done
 	$(BIN)/python benchmarks/audit.py --task reuters-35-11 --models 16
 	$(BIN)/python benchmarks/audit.py --task digits --models 16
+	for split in iid dirichlet; do $(BIN)/python benchmarks/federated.py --split $$split; done
+	$(BIN)/python benchmarks/federated_detector.py
 	$(BIN)/python benchmarks/pruning.py --seeds 100
 	$(BIN)/python benchmarks/defaults.py --task digits --seeds 100-109
 	$(BIN)/python benchmarks/defaults.py --task reuters-35-11 --seeds 100-101

@@ -101,6 +101,27 @@ def test_nothing_is_unpickled(path: Path) -> None:
             assert any(given.get(key) == value for key, value in safe.items()), ast.unparse(node)
 
 
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_flower_stays_in_its_room(path: Path) -> None:
+    found = [module for module in imports(path) if module.split(".")[0] == "flwr"]
+    assert not found or path.parent == ROOT / "federated", found
+
+
+def test_the_package_and_its_command_line_start_without_flower() -> None:
+    code = "import sys, forsaken, forsaken.cli.main; forsaken.unlearn; sys.exit('flwr' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_federated_room_says_which_extra_it_needs() -> None:
+    blocked = "import sys, importlib.util as u; find = u.find_spec"
+    blocked += "; u.find_spec = lambda name, *rest: None if name == 'flwr' else find(name, *rest)"
+    code = f"{blocked}; import forsaken.federated"
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "SettingsError: Flower is not installed" in done.stderr
+    assert "pip install 'forsaken[federated]'" in done.stderr
+
+
 WRITERS = {
     "np.save",
     "np.savez",

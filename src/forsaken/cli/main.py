@@ -17,6 +17,7 @@ from forsaken.cli import (
     datasets,
     demo,
     env,
+    federated,
     init,
     keys,
     mask,
@@ -49,6 +50,7 @@ app.add_typer(mask.app, name="mask")
 app.add_typer(keys.app, name="keys")
 app.add_typer(datasets.app, name="datasets")
 app.add_typer(scenarios.app, name="scenarios")
+app.add_typer(federated.app, name="federated")
 app.command("demo")(demo.demo)
 app.command("env")(env.env)
 
