@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 from torch.func import jvp
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from forsaken.data.nest import Nest, leaves, length, map_nest
 from forsaken.errors import ModelError
@@ -29,7 +30,7 @@ from forsaken.unlearning.settings import number, whole
 
 HELD = 2048  # rows whose activations are kept between the passes of one round
 LINEARISED, STEP = 1.0, 1.5  # cost of a linearisation and of a step, in passes over the samples; training's is 1
-_HALVINGS = 4
+_HALVINGS = 8
 # A linear system is solved to this share of what is left: to the first where the last round kept what it promised, to
 # the second where the network turned out less linear than that.
 _ACCURACY, _AGREES = (0.1, 0.5), 0.4
@@ -226,7 +227,8 @@ class Linearised:
             # Copies: the parts are views of one vector, and forward mode would give each a tangent of that whole size.
             self._here = {name: part.detach().clone() for name, part in self.space.parts.items()}
         here = self._here
-        found: Tensor = jvp(lambda parts: self._logits(at, parts), (here,), (tangent,))[1]
+        with sdpa_kernel(SDPBackend.MATH):  # the fused kernels of attention have no forward mode
+            found: Tensor = jvp(lambda parts: self._logits(at, parts), (here,), (tangent,))[1]
         return found
 
     def _twice(self, at: int, tangent: Named) -> Tensor:
