@@ -1,6 +1,6 @@
 """What a careful person would say of more than thirty requests, each run by the command from the data to the verdict.
 
-`PYTHONPATH=tests python tests/integration/test_situations.py` writes the table of docs/guide/verdict.md anew from the rows below.
+`PYTHONPATH=tests python tests/integration/test_situations.py` writes the table of docs/guide/verdict.md.
 """
 
 from __future__ import annotations
