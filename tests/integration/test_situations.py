@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -291,12 +290,13 @@ def job_of(folder: Path, name: str, changes: tuple[dict[str, Any], ...]) -> Path
     return path
 
 
-def parameters() -> Iterator[Any]:
-    for at, (name, situation) in enumerate(SITUATIONS.items()):
-        yield pytest.param(at, name, id=name, marks=[pytest.mark.slow] if situation.slow else [])
-
-
-@pytest.mark.parametrize(("number", "name"), parameters())
+@pytest.mark.parametrize(
+    ("number", "name"),
+    [
+        pytest.param(at, name, id=name, marks=[pytest.mark.slow] if situation.slow else [])
+        for at, (name, situation) in enumerate(SITUATIONS.items())
+    ],
+)
 def test_what_a_careful_person_would_say(folder: Path, number: int, name: str) -> None:
     wanted, out = SITUATIONS[name], folder / f"run-{number}"
     job = job_of(folder, out.name, wanted.job)
