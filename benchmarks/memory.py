@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import resource
 import statistics
 import time
@@ -23,6 +22,7 @@ from transformers import GPT2Config, GPT2ForSequenceClassification
 import forsaken
 from forsaken.models.logits import LogitModel
 from forsaken.models.weights import changes
+from forsaken.provenance import provenance
 from forsaken.unlearning.forsaken.gauss_newton import Linearised, Metric
 
 HERE = Path(__file__).parent
@@ -95,10 +95,9 @@ def measure(size: str, records: int, kept: int, length: int, rounds: int) -> dic
         "frozen": len(found.details.facts["left"]),
         "parameters_moved": moved,
         "moved_share": found.density,
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "machine": platform.processor() or platform.machine(),
         "runs": 1,
+        "command": f"python benchmarks/memory.py --size {size} --records {records} --kept {kept} --length {length}",
+        "provenance": provenance(),
     }
 
 

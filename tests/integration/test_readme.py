@@ -80,7 +80,7 @@ def test_the_demonstration_s_table_is_that_of_its_saved_result() -> None:
     ]
 
 
-def test_counts_of_damaged_files_and_faults_are_those_of_their_files() -> None:
+def test_counts_and_sizes_are_those_of_their_files() -> None:
     page = (ROOT / "docs" / "numbers.md").read_text(encoding="utf-8")
     fuzz, faults = (
         json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_bytes()) for name in ("fuzz", "file-faults")
@@ -89,6 +89,9 @@ def test_counts_of_damaged_files_and_faults_are_those_of_their_files() -> None:
     assert not [number for number in told if f"{number:,}" not in page]
     assert f"{len(fuzz['kinds'])} kinds" in page
     assert fuzz["all"]["failures"] == 0
+    memory = json.loads((ROOT / "benchmarks" / "results" / "memory.json").read_bytes())
+    assert f"{memory['peak_bytes'] / 1e9:.1f} GB at most" in page
+    assert f"{memory['seconds']:.0f} s on one thread" in page
 
 
 @pytest.mark.parametrize("target", ["demo", "test"])
