@@ -252,7 +252,7 @@ def test_the_quick_start_quotes_its_own_measurement() -> None:
     shown = "".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL)).splitlines()
     assert [step["command"] for step in found["steps"]] == shown
     assert {step["exit"] for step in found["steps"]} == {0}
-    assert f"about {found['seconds'] / 60:.0f} minutes on a busy machine with {found['cores']} cores" in text
+    assert f"about {found['seconds'] / 60:.0f} minutes on a machine with {found['cores']} cores" in text
     assert f"*{found['verdict']}*" in text
     for each in ("rmia_auc", "lira_auc", "white_box_auc"):
         number = found["audit"][each]
