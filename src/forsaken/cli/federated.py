@@ -12,8 +12,9 @@ from rich.table import Table
 from forsaken.cli.console import AsJson, emit, note, print_table, say
 from forsaken.errors import SettingsError
 
-app = typer.Typer(help="Forget in a federation on Flower (extra: forsaken[federated]).", no_args_is_help=True)
+app = typer.Typer(help=r"Forget in a federation on Flower (extra: forsaken\[federated]).", no_args_is_help=True)
 NodeFolder = Annotated[Path, typer.Option("--node", help="The folder of a node, with its store of requests.")]
+_MOST_ROWS = 10**8  # of a node; a slip of the finger must not fill the memory
 # Flower and Ray report their use to their makers unless they are told not to.
 _QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -34,7 +35,11 @@ def read_rows(text: str) -> list[int]:
         first, dash, last = part.partition("-")
         if not first.isascii() or not first.isdigit() or (dash and not (last.isascii() and last.isdigit())):
             raise SettingsError(field="rows", value=text, expected='row numbers from 0, such as "0-9,12"')
-        found += range(int(first), int(last or first) + 1)
+        numbers = range(int(first), int(last or first) + 1)
+        if not numbers or numbers.stop > _MOST_ROWS:
+            expected = f"the smaller number first, and numbers below {_MOST_ROWS:,}"
+            raise SettingsError(field="rows", value=part, expected=expected)
+        found += numbers
     return found
 
 

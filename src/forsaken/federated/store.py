@@ -104,7 +104,7 @@ class Requests:
 
     def __init__(self, folder: Path, *, existing: bool = False) -> None:
         path = folder / FILE
-        if existing and not path.is_file():
+        if existing and not (path.is_file() and path.stat().st_size):
             raise DataNotFoundError(
                 f"{folder} has no store of a node",
                 field="node",
@@ -168,11 +168,10 @@ class Requests:
                 raise InputError(
                     f"this node has no row {_listed(foreign)}", field="rows", expected=f"rows from 0 to {count - 1}"
                 )
-            marks = ", ".join("?" * len(wanted))
-            taken = base.execute(f"SELECT number, request FROM rows WHERE number IN ({marks})", wanted).fetchall()  # noqa: S608 (marks alone)
-            if taken:
+            known = dict(base.execute("SELECT number, request FROM rows"))
+            if taken := [row for row in wanted if row in known]:
                 raise InputError(
-                    f"row {_listed([row for row, _ in taken])} is already in request {taken[0][1]}",
+                    f"row {_listed(taken)} is already in request {known[taken[0]]}",
                     field="rows",
                     remedy="leave it out; forsaken federated status shows how far that request is",
                 )

@@ -46,7 +46,8 @@ def test_a_request_is_filed_and_its_status_told(node: Path) -> None:
         ("x", SettingsError, "such as"),
         ("-3", SettingsError, "such as"),
         ("", InputError, "rows is empty"),
-        ("5-2", InputError, "rows is empty"),
+        ("5-2", SettingsError, "rows is '5-2', expected the smaller number first"),
+        ("3,0-99999999999", SettingsError, "rows is '0-99999999999', .* numbers below 100,000,000"),
     ],
 )
 def test_wrong_rows_are_told(node: Path, rows: str, error: type[Exception], word: str) -> None:

@@ -81,6 +81,7 @@ def test_every_verb_can_answer_in_json(words: tuple[str, ...]) -> None:
 
 
 def test_every_group_helps() -> None:
+    assert "forsaken[federated]" in plain(forsaken("federated", "--help").out)
     for words in ((), ("mask",), ("keys",), ("datasets",), ("scenarios",)):
         ended = forsaken(*words, "--help")
         assert ended.code == 0

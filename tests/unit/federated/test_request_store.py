@@ -55,6 +55,13 @@ def test_an_operator_s_wrong_folder_is_told_and_not_made(tmp_path: Path) -> None
     assert not (tmp_path / "nobody").exists()
 
 
+def test_an_empty_file_is_no_store_and_stays_empty(tmp_path: Path) -> None:
+    (tmp_path / FILE).touch()
+    with pytest.raises(DataNotFoundError, match="has no store of a node"):
+        Requests(tmp_path, existing=True)
+    assert (tmp_path / FILE).stat().st_size == 0
+
+
 def test_a_node_that_never_took_part_is_told_so(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="after one round"):
         Requests(tmp_path).file([1])
