@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from forsaken import errors, metrics
     from forsaken.auditing.audit import audit
+    from forsaken.auditing.exposure import CanaryFormat, exposure, extract
     from forsaken.auditing.result import Audit
     from forsaken.bench.datasets.store import load_dataset
     from forsaken.bench.networks import fit
@@ -16,8 +17,10 @@ if TYPE_CHECKING:
     from forsaken.data.readers import read_records
     from forsaken.data.records import Records
     from forsaken.errors import ForsakenError
+    from forsaken.models.sequences import causal, matched_targets, positions
     from forsaken.models.train import Training
     from forsaken.oracles.base import OracleReport
+    from forsaken.oracles.sequences import SequenceOracle
     from forsaken.oracles.shadow import ShadowOracle
     from forsaken.oracles.white_box import WhiteBoxOracle
     from forsaken.recipe import Network, Recipe
@@ -42,6 +45,7 @@ _HOMES = {
     "METHODS": "unlearning.methods",
     "Anchors": "unlearning.forsaken.objective",
     "Audit": "auditing.result",
+    "CanaryFormat": "auditing.exposure",
     "Curvature": "references.curvature",
     "Details": "unlearning.base",
     "Forsaken": "unlearning.forsaken.method",
@@ -55,6 +59,7 @@ _HOMES = {
     "Scaling": "unlearning.forsaken.importance",
     "Scenario": "bench.scenarios.scenario",
     "Schedule": "unlearning.forsaken.optimisers",
+    "SequenceOracle": "oracles.sequences",
     "ShadowOracle": "oracles.shadow",
     "Solver": "unlearning.forsaken.gauss_newton",
     "Step": "result",
@@ -64,11 +69,16 @@ _HOMES = {
     "Unlearner": "unlearning.base",
     "WhiteBoxOracle": "oracles.white_box",
     "audit": "auditing.audit",
+    "causal": "models.sequences",
     "errors": "",
+    "exposure": "auditing.exposure",
+    "extract": "auditing.exposure",
     "fit": "bench.networks",
     "load_dataset": "bench.datasets.store",
     "load_scenario": "bench.scenarios.table",
+    "matched_targets": "models.sequences",
     "metrics": "",
+    "positions": "models.sequences",
     "read_records": "data.readers",
     "unlearn": "unlearning.methods",
 }
@@ -77,6 +87,7 @@ __all__ = [
     "METHODS",
     "Anchors",
     "Audit",
+    "CanaryFormat",
     "Curvature",
     "Details",
     "Forsaken",
@@ -90,6 +101,7 @@ __all__ = [
     "Scaling",
     "Scenario",
     "Schedule",
+    "SequenceOracle",
     "ShadowOracle",
     "Solver",
     "Step",
@@ -99,11 +111,16 @@ __all__ = [
     "Unlearner",
     "WhiteBoxOracle",
     "audit",
+    "causal",
     "errors",
+    "exposure",
+    "extract",
     "fit",
     "load_dataset",
     "load_scenario",
+    "matched_targets",
     "metrics",
+    "positions",
     "read_records",
     "unlearn",
 ]

@@ -58,6 +58,7 @@ class Purpose(IntEnum):
     JOB_STRANGERS = 98
     JOB_DRAWN_RETAIN = 31
     JOB_JUDGED_KEPT = 32
+    CANARY_FILLS = 33
 
 
 def generator(seed: int, *purpose: int) -> np.random.Generator:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,17 +100,8 @@ class ShadowOracle(Oracle):
             raise OracleError(f"posteriors have shapes {members.shape} and {nonmembers.shape}, expected n x classes")
         if not len(members) or not len(nonmembers):
             raise OracleError(f"{len(members)} members and {len(nonmembers)} non-members, expected some of both")
-        trees = _trees()
-        features = top_posteriors(np.concatenate([members, nonmembers]))
-        truth = np.repeat([1.0, 0.0], [len(members), len(nonmembers)])
-        # Equal total weights, or the verdict would depend on the sizes of the two sets. Each total is the size of the
-        # smaller set, since XGBoost's regularisation depends on the absolute weights: copies in the larger set must
-        # not weaken it.
-        total = min(len(members), len(nonmembers))
-        weights = np.repeat([total / len(members), total / len(nonmembers)], [len(members), len(nonmembers)])
-        data = trees.DMatrix(features, label=truth, weight=weights)
-        settings = _SETTINGS | {"seed": checked_seed(seed)}
-        return cls(trees.train(settings, data, num_boost_round=_TREES), members.shape[1])
+        booster = _booster(top_posteriors(members), top_posteriors(nonmembers), seed)
+        return cls(booster, members.shape[1])
 
     def score(self, model: object, samples: object, *, forward: Forward | None = None) -> Array:
         """Return the probability of membership of each sample, a float64 array. Higher means member."""
@@ -164,6 +156,27 @@ class ShadowOracle(Oracle):
             raise OracleError(f"{path} is damaged: its trees cannot be read") from error
         booster.set_param({"nthread": _SETTINGS["nthread"]})
         return cls(booster, classes)
+
+
+def _booster(members: Array, nonmembers: Array, seed: int) -> xgboost.Booster:
+    """Return trees that tell rows of features of members from those of non-members."""
+    trees = _trees()
+    features = np.concatenate([members, nonmembers])
+    truth = np.repeat([1.0, 0.0], [len(members), len(nonmembers)])
+    # Equal total weights, or the verdict would depend on the sizes of the two sets. Each total is the size of the
+    # smaller set, since XGBoost's regularisation depends on the absolute weights: copies in the larger set must
+    # not weaken it.
+    total = min(len(members), len(nonmembers))
+    weights = np.repeat([total / len(members), total / len(nonmembers)], [len(members), len(nonmembers)])
+    data = trees.DMatrix(features, label=truth, weight=weights)
+    found: xgboost.Booster = trees.train(_SETTINGS | {"seed": checked_seed(seed)}, data, num_boost_round=_TREES)
+    return found
+
+
+def fit_trees(members: Array, nonmembers: Array, *, seed: int = 0) -> Callable[[Array], Array]:
+    """Return a score, higher for members, that trees with the oracle's settings learn from rows of any features."""
+    booster = _booster(members, nonmembers, seed)
+    return lambda features: np.asarray(booster.predict(_trees().DMatrix(features)), dtype=np.float64)
 
 
 def _rebuilt(content: Any, classes: Any) -> dict[str, Any]:

@@ -271,18 +271,19 @@ def test_labels_out_of_range_and_empty_classes_are_errors(monkeypatch, tmp_path)
 
 @pytest.mark.skipif(not os.environ.get("FORSAKEN_DATA"), reason="FORSAKEN_DATA does not name the datasets' folder")
 class TestRealData:
-    def test_canaries_are_sentences_with_digits_that_the_text_does_not_hold(self) -> None:
+    def test_canaries_are_a_phrase_with_digits_that_the_text_does_not_hold(self) -> None:
         found = load_scenario("ptb-canaries", seed=0)
-        words = found.names
-        first = [words[at] for at in found.forget.inputs[0].tolist()]
-        assert first[:5] == [END, *PHRASE]
-        assert all(word in "0123456789" for word in first[5:14])
+        characters = found.names
+        first = "".join(characters[at] for at in found.forget.inputs[0].tolist())
+        used = len(END + PHRASE) + 9
+        assert first[: used - 9] == END + PHRASE
+        assert first[used - 9 : used].isdigit()
         after = found.forget.labels[0].tolist()
-        assert [words[at] for at in after[:13]] == first[1:14]
-        assert words[after[13]] == END
-        assert set(after[14:]) == {-100}
-        digits = torch.tensor([words.index(digit) for digit in "0123456789"])
-        assert not torch.isin(found.kept.inputs, digits).any()
+        assert "".join(characters[at] for at in after[: used - 1]) == first[1:used]
+        assert characters[after[used - 1]] == END
+        assert set(after[used:]) == {-100}
+        text = "".join(characters[at] for at in found.kept.inputs.flatten().tolist())
+        assert PHRASE not in text
         canaries = torch.cat([found.forget.inputs, found.reference.inputs])
         assert len(canaries.unique(dim=0)) == len(found.forget) + len(found.reference) == 1100
 

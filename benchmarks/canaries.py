@@ -1,0 +1,193 @@
+"""Canaries: what a language model still knows of 100 secrets after it was made to forget them.
+
+    FORSAKEN_DATA=... python benchmarks/canaries.py --seeds 0-2
+
+The scenario `ptb-canaries`: a two-layer LSTM on characters of Penn TreeBank, which learns each of 100 canaries ("the
+random number is" and nine digits) --repeats times. For each seed the target, a model retrained without the canaries and
+a shadow with canaries of its own are trained. Every row has the mean exposure (by the skew-normal fit), how many
+canaries stay below 10, the forgetting rate by the shadow's oracle, the loss on the test text in nats a character, what
+extraction finds, and the seconds; two-sample tests compare the exposures with the retrained model's. Writes
+results/canaries.json, with the numbers of each round of Forsaken (the paper's Figure language_elimination).
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import time
+from typing import Any
+
+import numpy as np
+import torch
+from common import RESULTS, add_seeds, summary, write_result
+from scipy import stats
+from torch import nn
+
+from forsaken import Curvature, Forsaken
+from forsaken.auditing.exposure import CanaryFormat, exposure, extract
+from forsaken.bench.networks import build
+from forsaken.bench.scenarios.canaries import DIGITS, END, PHRASE
+from forsaken.bench.scenarios.scenario import Scenario
+from forsaken.bench.scenarios.table import load_scenario
+from forsaken.data.samples import Samples, join
+from forsaken.metrics import forgetting_rate
+from forsaken.models.logits import predict_logits
+from forsaken.models.sequences import causal, matched_targets, positions
+from forsaken.models.train import train
+from forsaken.oracles.sequences import SequenceOracle
+from forsaken.unlearning.methods import METHODS
+
+DIGITS_KNOWN = 3  # of nine, for an attacker who knows the beginning of a secret
+BEAM = 200
+CURVATURE_ROWS = 2000
+RETAIN = 300  # positions of kept text for anchors and peers
+
+
+def canary_of(scenario: Scenario) -> CanaryFormat:
+    return CanaryFormat.from_text(END + PHRASE, DIGITS, 9, scenario.names)
+
+
+def scattered(text: Samples, count: int, seed: int) -> Samples:
+    """Return one position each of `count` sequences."""
+    draw = np.random.default_rng(seed)
+    rows = draw.choice(len(text), size=min(count, len(text)), replace=False)
+    at = torch.from_numpy(draw.integers(text.inputs.shape[1], size=len(rows)))  # type: ignore[union-attr]
+    chosen = text.rows(rows)
+    return Samples((chosen.inputs, at), chosen.labels[torch.arange(len(rows)), at])  # type: ignore[index]
+
+
+class Stage:
+    """The models of one seed, and how a model is judged."""
+
+    def __init__(self, seed: int, repeats: int) -> None:
+        scenario = self.scenario = load_scenario("ptb-canaries", seed=seed)
+        self.seed, self.canary = seed, canary_of(scenario)
+        members, others, count = scenario.shadow_members, scenario.shadow_nonmembers, len(scenario.forget)
+        inside, outside = (
+            members.rows(range(len(members) - count, len(members))),
+            others.rows(range(len(others) - count, len(others))),
+        )
+        shadow_text = members.rows(range(len(members) - count))
+
+        def trained(data: Samples, number: int) -> nn.Module:
+            return train(lambda: build(scenario.network), data, scenario.recipe, seed=10 * seed + number)
+
+        start = time.perf_counter()
+        self.target = trained(join([scenario.kept, *[scenario.forget] * repeats]), 0)
+        self.seconds = time.perf_counter() - start
+        start = time.perf_counter()
+        self.retrained = trained(scenario.kept, 1)
+        self.retrain_seconds = time.perf_counter() - start
+        shadow = trained(join([shadow_text, *[inside] * repeats]), 2)
+        self.secrets, self.unused = self.fills(scenario.forget), self.fills(scenario.reference)
+        sets = {"members": self.whole(self.fills(inside)), "nonmembers": self.whole(self.fills(outside))}
+        self.oracle = SequenceOracle.fit(shadow, **sets, start=self.canary.start, seed=seed)
+        self.remembered = self.oracle.is_member(self.target, self.whole(self.secrets))
+        self.test = scenario.test.rows(np.random.default_rng(seed).choice(len(scenario.test), 1000, replace=False))
+        self.alone = exposure(self.retrained, self.canary, self.secrets).bits
+
+    def fills(self, samples: Samples) -> np.ndarray[Any, Any]:
+        """Return the digits of canaries as tokens."""
+        first = len(self.canary.prefix)
+        return np.asarray(samples.inputs[:, first : first + self.canary.places])  # type: ignore[index, call-overload]
+
+    def whole(self, secrets: object) -> torch.Tensor:
+        """Return whole canaries."""
+        return self.canary.sequences(secrets)
+
+    def loss(self, model: nn.Module) -> float:
+        """Return the cross-entropy on test text, in nats a character."""
+        samples = positions(self.test)
+        logits = predict_logits(model, samples, forward=causal, batch_size=6000)
+        return float(nn.functional.cross_entropy(logits.double(), samples.labels))  # type: ignore[arg-type]
+
+    def judge(self, model: nn.Module, seconds: float | None = None) -> dict[str, Any]:
+        """Return all numbers of a model."""
+        bits = exposure(model, self.canary, self.secrets).bits
+        verdict = self.oracle.is_member(model, self.whole(self.secrets))
+        beams = {tuple(row) for row in extract(model, self.canary, beam=BEAM)[0].tolist()}
+        finished = extract(model, self.canary, known=self.secrets[:, :DIGITS_KNOWN])[:, 0]
+        return {
+            "exposure": float(bits.mean()),
+            "exposure_largest": float(bits.max()),
+            "below_10": int((bits < 10).sum()),
+            "mann_whitney_p": float(stats.mannwhitneyu(bits, self.alone).pvalue),
+            "kolmogorov_smirnov_p": float(stats.ks_2samp(bits, self.alone).pvalue),
+            "fr": forgetting_rate(self.remembered, verdict) if self.remembered.any() else None,
+            "test_loss": self.loss(model),
+            "beam_found": sum(tuple(row) in beams for row in self.secrets.tolist()),
+            "greedy_found": int((finished == self.secrets).all(1).sum()),
+            "seconds": seconds,
+        }
+
+    def curvature(self) -> Curvature:
+        """Measure the curvature of the target on kept text."""
+        data = scattered(self.scenario.kept, CURVATURE_ROWS, self.seed)
+        return Curvature.fit(self.target, data, rows=len(data), forward=causal)
+
+
+def by_forsaken(stage: Stage, curvature: Curvature, **settings: Any) -> Any:
+    """Forget by the curvature, with targets from unused canaries; the table costs no more than its pass."""
+    forget = positions(stage.whole(stage.secrets), start=stage.canary.start)
+    targets = matched_targets(
+        stage.target, stage.whole(stage.unused[: len(stage.secrets)]), len(stage.secrets), start=stage.canary.start
+    )
+    method = Forsaken(**{"optimiser": "gauss-newton", "batch_size": 4096, **settings})
+    return method(stage.target, forget, targets=targets, curvature=curvature, forward=causal, seed=stage.seed)
+
+
+def rows_of(stage: Stage) -> tuple[dict[str, dict[str, Any]], list[dict[str, Any]]]:
+    start = stage.canary.start
+    forget = positions(stage.whole(stage.secrets), start=start)
+    reference = positions(stage.whole(stage.unused[:200]), start=start)
+    retain = scattered(stage.scenario.kept, RETAIN, stage.seed + 1)
+    rows = {
+        "forsaken, curvature": {},
+        "retrained": stage.judge(stage.retrained, stage.retrain_seconds),
+        "before": stage.judge(stage.target, stage.seconds),
+    }
+    begun = time.perf_counter()
+    curvature = stage.curvature()
+    fitted = time.perf_counter() - begun
+    result = by_forsaken(stage, curvature)
+    rows["forsaken, curvature"] = stage.judge(result.model, result.seconds) | {"curvature_seconds": fitted}
+    print("forsaken", result.stopped, result.iterations, result.seconds, flush=True)
+    rounds = [
+        {"round": at, **stage.judge(by_forsaken(stage, curvature, rounds=at).model)}
+        for at in range(1, min(result.iterations, 12) + 1)
+    ]
+    targets = matched_targets(stage.target, stage.whole(stage.unused[:100]), len(stage.secrets), start=start)
+    anchored = Forsaken(optimiser="owlqn", batch_size=4096)(
+        stage.target, forget, reference, retain, targets=targets, forward=causal, seed=stage.seed
+    )
+    rows["forsaken, anchors"] = stage.judge(anchored.model, anchored.seconds)
+    paper = Forsaken.paper()(stage.target, forget, reference, retain, forward=causal, seed=stage.seed)
+    rows["forsaken, the paper's"] = stage.judge(paper.model, paper.seconds)
+    for name in ("gradient-ascent", "fine-tune"):
+        given = {} if name == "gradient-ascent" else {"retain": scattered(stage.scenario.kept, 2000, stage.seed + 2)}
+        peer = METHODS[name]()(copy.deepcopy(stage.target), forget, forward=causal, seed=stage.seed, **given)
+        rows[name] = stage.judge(peer.model, peer.seconds)
+    return rows, rounds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_seeds(parser, "0-2")
+    parser.add_argument("--repeats", type=int, default=10, help="how often the training text holds each canary")
+    options = parser.parse_args()
+    rows: dict[str, list[dict[str, Any]]] = {}
+    figure = {}
+    for seed in options.seeds:
+        found, figure[seed] = rows_of(Stage(seed, options.repeats))
+        for name, values in found.items():
+            rows.setdefault(name, []).append(values)
+            print(seed, name, values, flush=True)
+        shown = {
+            name: [{k: v for k, v in each.items() if v is not None} for each in values] for name, values in rows.items()
+        }
+        write_result(RESULTS / "canaries.json", options.seeds, shown, repeats=options.repeats, rounds=figure)
+    print(summary(rows))
+
+
+if __name__ == "__main__":
+    main()
