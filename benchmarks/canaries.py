@@ -15,15 +15,19 @@ from __future__ import annotations
 import argparse
 import copy
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from common import RESULTS, add_seeds, summary, write_result
+from safetensors import safe_open
+from safetensors.torch import load_file, save
 from scipy import stats
 from torch import nn
 
 from forsaken import Curvature, Forsaken
+from forsaken._files import write_atomically
 from forsaken.auditing.exposure import CanaryFormat, exposure, extract
 from forsaken.bench.networks import build
 from forsaken.bench.scenarios.canaries import DIGITS, END, PHRASE
@@ -59,7 +63,7 @@ def scattered(text: Samples, count: int, seed: int) -> Samples:
 class Stage:
     """The models of one seed, and how a model is judged."""
 
-    def __init__(self, seed: int, repeats: int) -> None:
+    def __init__(self, seed: int, repeats: int, folder: Path) -> None:
         scenario = self.scenario = load_scenario("ptb-canaries", seed=seed)
         self.seed, self.canary = seed, canary_of(scenario)
         members, others, count = scenario.shadow_members, scenario.shadow_nonmembers, len(scenario.forget)
@@ -69,16 +73,26 @@ class Stage:
         )
         shadow_text = members.rows(range(len(members) - count))
 
-        def trained(data: Samples, number: int) -> nn.Module:
-            return train(lambda: build(scenario.network), data, scenario.recipe, seed=10 * seed + number)
+        def trained(name: str, data: Samples) -> tuple[nn.Module, float]:
+            """Train a model, or read the one that an earlier run left; and the seconds that it took."""
+            model, path = build(scenario.network), folder / f"{seed}-{repeats}-{name}.safetensors"
+            if path.exists():
+                with safe_open(path, "pt") as file:
+                    seconds = float(file.metadata()["seconds"])
+                model.load_state_dict(load_file(path))
+                return model.eval(), seconds
+            begun = time.perf_counter()
+            number = 10 * seed + ("target", "retrained", "shadow").index(name)
+            model = train(lambda: build(scenario.network), data, scenario.recipe, seed=number)
+            seconds = time.perf_counter() - begun
+            folder.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, save(model.state_dict(), {"seconds": str(seconds)}))
+            print(f"seed {seed}: {name} trained in {seconds:.0f} s", flush=True)
+            return model, seconds
 
-        start = time.perf_counter()
-        self.target = trained(join([scenario.kept, *[scenario.forget] * repeats]), 0)
-        self.seconds = time.perf_counter() - start
-        start = time.perf_counter()
-        self.retrained = trained(scenario.kept, 1)
-        self.retrain_seconds = time.perf_counter() - start
-        shadow = trained(join([shadow_text, *[inside] * repeats]), 2)
+        self.target, self.seconds = trained("target", join([scenario.kept, *[scenario.forget] * repeats]))
+        self.retrained, self.retrain_seconds = trained("retrained", scenario.kept)
+        shadow, _ = trained("shadow", join([shadow_text, *[inside] * repeats]))
         self.secrets, self.unused = self.fills(scenario.forget), self.fills(scenario.reference)
         sets = {"members": self.whole(self.fills(inside)), "nonmembers": self.whole(self.fills(outside))}
         self.oracle = SequenceOracle.fit(shadow, **sets, start=self.canary.start, seed=seed)
@@ -174,11 +188,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_seeds(parser, "0-2")
     parser.add_argument("--repeats", type=int, default=10, help="how often the training text holds each canary")
+    parser.add_argument("--folder", type=Path, default=Path("runs/canaries"), help="keeps the trained models")
     options = parser.parse_args()
     rows: dict[str, list[dict[str, Any]]] = {}
     figure = {}
     for seed in options.seeds:
-        found, figure[seed] = rows_of(Stage(seed, options.repeats))
+        found, figure[seed] = rows_of(Stage(seed, options.repeats, options.folder))
         for name, values in found.items():
             rows.setdefault(name, []).append(values)
             print(seed, name, values, flush=True)
