@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from forsaken.oracles.white_box import WhiteBoxOracle
     from forsaken.recipe import Network, Recipe
     from forsaken.references.curvature import Curvature
+    from forsaken.references.suspects import rank_suspects
     from forsaken.references.table import References
     from forsaken.result import Step
     from forsaken.types import Tick
@@ -69,6 +70,7 @@ _HOMES = {
     "load_dataset": "bench.datasets.store",
     "load_scenario": "bench.scenarios.table",
     "metrics": "",
+    "rank_suspects": "references.suspects",
     "read_records": "data.readers",
     "unlearn": "unlearning.methods",
 }
@@ -104,6 +106,7 @@ __all__ = [
     "load_dataset",
     "load_scenario",
     "metrics",
+    "rank_suspects",
     "read_records",
     "unlearn",
 ]

@@ -1,0 +1,73 @@
+"""Which training samples may carry a wrong label: those whose label is unlike what models that never saw them say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from forsaken.data.samples import Samples
+from forsaken.errors import InputError
+from forsaken.references.table import References
+from forsaken.types import Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Suspects:
+    """Training samples, ranked by how unlike their label is to what models that never saw them answer.
+
+    Attributes
+    ----------
+    rows : int array, shape (n,)
+        The row numbers of all samples, the most suspicious first. Equal scores keep the order of the data.
+    scores : float array, shape (n,)
+        For each of `rows`, the log odds against its label by its out-of-fold posterior P: log (1 - P[y]) - log P[y].
+        Above 0 the models rather say that the label is another one.
+    """
+
+    rows: Array
+    scores: Array
+
+    def likely(self, posterior: float = 0.5) -> int:
+        """Return how many samples have a label of which the models are less sure than `posterior`."""
+        return int((self.scores > np.log1p(-posterior) - np.log(posterior)).sum())
+
+
+def rank_suspects(references: References, data: object) -> Suspects:
+    """Rank training samples by how unlike their label is to their out-of-fold posterior.
+
+    A high rank is no proof: samples that are hard or rare rank high too. Have a person look at them before they are
+    forgotten. Where most copies of a poison lie in the other folds, the models have learnt the poison as well, and a
+    sample of the poison looks less suspicious than it is.
+
+    Parameters
+    ----------
+    references : References
+        The table of the training data (`forsaken.References.fit`).
+    data : pair (inputs, labels)
+        Training samples of the table, under the labels that the model learnt.
+
+    Examples
+    --------
+    >>> x, logits = torch.eye(3), torch.tensor([[2.0, 0.0], [3.0, 0.0], [0.0, 1.0]])
+    >>> found = rank_suspects(References.claimed(x, logits), (x, torch.tensor([0, 1, 1])))
+    >>> found.rows.tolist(), found.likely()
+    ([1, 2, 0], 1)
+    """
+    samples = Samples.read(data, "data")
+    if samples.labels is None or samples.labels.dim() != 1:
+        raise InputError(
+            "the data have no label for each sample, and suspects are found by their labels; give (inputs, labels)"
+        )
+    low, high = int(samples.labels.min()), int(samples.labels.max())
+    if low < 0 or high >= references.classes:
+        raise InputError(
+            f"the labels run from {low} to {high}, but the {references.classes} classes of the references are 0 to "
+            f"{references.classes - 1}; give the labels that the table was made with"
+        )
+    logits = references.logits(samples).double()
+    own = torch.nn.functional.one_hot(samples.labels.cpu(), references.classes).bool()
+    scores = (logits.masked_fill(own, -torch.inf).logsumexp(1) - logits[own]).numpy()
+    order = np.argsort(-scores, kind="stable")
+    return Suspects(order, scores[order])
