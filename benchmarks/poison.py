@@ -103,8 +103,8 @@ def found_by(table: References, scenario: Scenario) -> dict[str, Numbers]:
         "suspects": {"precision": precision(own.rows, scenario), "seconds": time.perf_counter() - start}
     }
     try:
-        from cleanlab.filter import find_label_issues
-        from cleanlab.rank import get_label_quality_scores
+        from cleanlab.filter import find_label_issues  # noqa: PLC0415 (it may not be installed)
+        from cleanlab.rank import get_label_quality_scores  # noqa: PLC0415
     except ImportError:
         return found
     labels = scenario.train.labels.numpy()  # type: ignore[union-attr]
