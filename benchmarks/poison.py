@@ -6,10 +6,10 @@ usage: FORSAKEN_DATA=<folder> python benchmarks/poison.py --scenario poison-10 [
 `restored` is the share of the recall that the poison cost, beside a model retrained without the poisoned rows, that a
 method brought back; it is empty where the poison cost 3 points or less. Peers get all of the kept data, and settings
 that were chosen on the seed of --tune by the sum of accuracy and recall; Forsaken has its defaults. SISA and SMU train
-models of their own: they are compared with those, whose numbers are `before_recall` and `before_accuracy`. Two tables of references, of
-four folds each: one drawn by row, which finds suspects, and one in which all poisoned rows share a fold. --network small
-is a small network on 8,000 training pictures, 4,000 of which the target learns. Precision is that of as many suspects
-as there are poisoned rows. Writes benchmarks/results/poison-NAME.json.
+models of their own: they are compared with those, whose numbers are `before_recall` and `before_accuracy`. Two tables
+of references, of four folds each: one drawn by row, which finds suspects, and one in which all poisoned rows share a
+fold. --network small is a small network on 8,000 training pictures, 4,000 of which the target learns. Precision is that
+of as many suspects as there are poisoned rows. Writes benchmarks/results/poison-NAME.json.
 """
 
 from __future__ import annotations
