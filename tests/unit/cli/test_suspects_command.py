@@ -29,13 +29,17 @@ def test_a_job_forgets_by_the_file(tmp_path: Path) -> None:
     assert (found["records"], found["written"], found["file"]) == (132, 7, str(file))
     assert len(found["first"]) == 20
     assert file.stat().st_mode & 0o077 == 0, "who may be wrong is for its owner alone"
-    data = {"id": None, "forget": {"of": "train", "ids": "suspects.txt"}}
-    text = job.read_text()
-    named = "id = " in text
-    source = read_job(write_job(job.parent, "next.toml", data=data if not named else {"forget": data["forget"]}))
+    source = read_job(write_job(job.parent, "next.toml", data={"forget": {"of": "train", "ids": "suspects.txt"}}))
     rows = Reader(source).given("forget")
     assert rows is not None
     assert rows.index.tolist() == [one["row"] for one in found["first"][:7]]
+
+
+def test_ids_stand_in_the_file_where_the_job_names_them(tmp_path: Path) -> None:
+    job = tabled(tmp_path / "job", data={"id": "id"})
+    file = tmp_path / "suspects.txt"
+    found = forsaken("suspects", job, "--count", 2, "--output", file, "--json").json
+    assert file.read_text().split() == [str(1000 + one["row"]) for one in found["first"][:2]]
 
 
 @pytest.mark.parametrize("count", [0, -1, 133])
