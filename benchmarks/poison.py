@@ -102,6 +102,8 @@ def found_by(table: References, scenario: Scenario) -> dict[str, Numbers]:
     found: dict[str, Numbers] = {
         "suspects": {"precision": precision(own.rows, scenario), "seconds": time.perf_counter() - start}
     }
+    plain = own.rows[np.argsort(own.posteriors, kind="stable")]  # the log odds against the label rank alike
+    found["suspects, log odds"] = {"precision": precision(plain, scenario)}
     try:
         from cleanlab.filter import find_label_issues  # noqa: PLC0415 (it may not be installed)
         from cleanlab.rank import get_label_quality_scores  # noqa: PLC0415

@@ -33,10 +33,10 @@ def suspects(
         emit(found)
         return
     shown = Table(title="records whose label is most unlike the references")
-    for title in ("rank", "row", "log odds against its label"):
+    for title in ("rank", "row", "score", "posterior of its label"):
         shown.add_column(title, justify="right")
     for rank, one in enumerate(found["first"], 1):
-        shown.add_row(str(rank), str(one["row"]), f"{one['score']:.2f}")
+        shown.add_row(str(rank), str(one["row"]), f"{one['score']:.2f}", f"{one['posterior']:.3f}")
     print_table(shown)
     doubts = ", ".join(f"{number:,} less than {float(share):.0%}" for share, number in found["doubted"].items())
     say(f"of {found['records']:,} records the references give the label of {doubts}")

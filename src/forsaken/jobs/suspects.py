@@ -44,10 +44,10 @@ def find_suspects(
     found = rank_suspects(table_for(job, loaded, classes).table, samples)
     told: dict[str, Any] = {
         "records": len(samples),
-        "doubted": {f"{posterior:g}": found.likely(posterior) for posterior in DOUBTS},
+        "doubted": {f"{posterior:g}": found.doubted(posterior) for posterior in DOUBTS},
         "first": [
-            {"row": int(row), "score": round(float(score), 3)}
-            for row, score in zip(found.rows[:SHOWN], found.scores[:SHOWN], strict=True)
+            {"row": int(row), "score": round(float(score), 3), "posterior": round(float(own), 3)}
+            for row, score, own in zip(found.rows[:SHOWN], found.scores[:SHOWN], found.posteriors[:SHOWN], strict=True)
         ],
     }
     if count is None or output is None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError
@@ -22,20 +21,26 @@ class Suspects:
     rows : int array, shape (n,)
         The row numbers of all samples, the most suspicious first. Equal scores keep the order of the data.
     scores : float array, shape (n,)
-        For each of `rows`, the log odds against its label by its out-of-fold posterior P: log (1 - P[y]) - log P[y].
-        Above 0 the models rather say that the label is another one.
+        For each of `rows`, the largest adjusted posterior of another class less that of its label.
+    posteriors : float array, shape (n,)
+        For each of `rows`, the out-of-fold posterior of its label, not adjusted.
     """
 
     rows: Array
     scores: Array
+    posteriors: Array
 
-    def likely(self, posterior: float = 0.5) -> int:
-        """Return how many samples have a label of which the models are less sure than `posterior`."""
-        return int((self.scores > np.log1p(-posterior) - np.log(posterior)).sum())
+    def doubted(self, posterior: float = 0.5) -> int:
+        """Return how many samples have a label to which the models give less than `posterior`."""
+        return int((self.posteriors < posterior).sum())
 
 
 def rank_suspects(references: References, data: object) -> Suspects:
     """Rank training samples by how unlike their label is to their out-of-fold posterior.
+
+    A posterior is adjusted by how sure the models are of each class as a rule, t_c = the mean posterior of class c over
+    the samples labelled c: P_c - t_c + max t, divided by its sum (the thresholds of confident learning, Northcutt et
+    al. 2021). A class of which many samples are poisoned would look doubtful throughout otherwise.
 
     A high rank is no proof: samples that are hard or rare rank high too. Have a person look at them before they are
     forgotten. Where most copies of a poison lie in the other folds, the models have learnt the poison as well, and a
@@ -50,10 +55,11 @@ def rank_suspects(references: References, data: object) -> Suspects:
 
     Examples
     --------
+    >>> import torch
     >>> x, logits = torch.eye(3), torch.tensor([[2.0, 0.0], [3.0, 0.0], [0.0, 1.0]])
     >>> found = rank_suspects(References.claimed(x, logits), (x, torch.tensor([0, 1, 1])))
-    >>> found.rows.tolist(), found.likely()
-    ([1, 2, 0], 1)
+    >>> found.rows.tolist(), found.doubted()
+    ([1, 0, 2], 1)
     """
     samples = Samples.read(data, "data")
     if samples.labels is None or samples.labels.dim() != 1:
@@ -66,8 +72,16 @@ def rank_suspects(references: References, data: object) -> Suspects:
             f"the labels run from {low} to {high}, but the {references.classes} classes of the references are 0 to "
             f"{references.classes - 1}; give the labels that the table was made with"
         )
-    logits = references.logits(samples).double()
-    own = torch.nn.functional.one_hot(samples.labels.cpu(), references.classes).bool()
-    scores = (logits.masked_fill(own, -torch.inf).logsumexp(1) - logits[own]).numpy()
+    said, labels = references.logits(samples).double().softmax(1).numpy(), samples.labels.cpu().numpy()
+    every = np.arange(len(labels))
+    own = said[every, labels]
+    counts = np.bincount(labels, minlength=references.classes)
+    sums = np.bincount(labels, weights=own, minlength=references.classes)
+    usual = np.where(counts > 0, sums / np.maximum(counts, 1), own.mean())
+    adjusted = said - usual + usual.max()
+    adjusted /= adjusted.sum(1, keepdims=True)
+    others = adjusted.copy()
+    others[every, labels] = -np.inf
+    scores = others.max(1) - adjusted[every, labels]
     order = np.argsort(-scores, kind="stable")
-    return Suspects(order, scores[order])
+    return Suspects(order, scores[order], own[order])

@@ -18,7 +18,7 @@ def test_nothing_is_written_before_somebody_chose(tmp_path: Path, monkeypatch: p
     ended = forsaken("suspects", job)
     assert ended.code == 0, ended.err
     assert "nothing was written; choose how many with --count" in ended.out
-    assert "log odds against its label" in ended.out
+    assert "posterior of its label" in ended.out
     assert digests(job.parent) == before
 
 

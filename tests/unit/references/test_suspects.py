@@ -28,8 +28,8 @@ def test_planted_wrong_labels_rank_first() -> None:
     assert set(found.rows[:3].tolist()) == set(planted)
     assert sorted(found.rows.tolist()) == list(range(90))
     assert (np.diff(found.scores) <= 0).all()
-    assert found.likely() == 3
-    assert found.likely(0.01) <= found.likely(0.5) <= found.likely(0.99)
+    assert found.doubted() == 3
+    assert found.doubted(0.01) <= found.doubted(0.5) <= found.doubted(0.99)
 
 
 def test_bad_input_is_told_in_words() -> None:
