@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from forsaken.oracles.white_box import WhiteBoxOracle
     from forsaken.recipe import Network, Recipe
     from forsaken.references.curvature import Curvature
+    from forsaken.references.suspects import rank_suspects
     from forsaken.references.table import References
     from forsaken.result import Step
     from forsaken.types import Tick
@@ -79,6 +80,7 @@ _HOMES = {
     "matched_targets": "models.sequences",
     "metrics": "",
     "positions": "models.sequences",
+    "rank_suspects": "references.suspects",
     "read_records": "data.readers",
     "unlearn": "unlearning.methods",
 }
@@ -121,6 +123,7 @@ __all__ = [
     "matched_targets",
     "metrics",
     "positions",
+    "rank_suspects",
     "read_records",
     "unlearn",
 ]

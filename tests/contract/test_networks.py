@@ -23,6 +23,11 @@ CASES = {
         {"vectors": torch.randn(60, 20, generator=DRAW)},
         TOKENS,
     ),
+    "small-colour-convolutions": (
+        Network("small-colour-convolutions", {"classes": 3}),
+        {},
+        torch.randint(256, (70, 3, 32, 32), generator=DRAW, dtype=torch.uint8),
+    ),
     "small-convolutions": (
         Network("small-convolutions", {"classes": 3}),
         {},

@@ -111,6 +111,28 @@ def small_convolutions(*, classes: int, size: int = 8, channels: tuple[int, int]
     )
 
 
+def small_colour_convolutions(*, classes: int) -> nn.Module:
+    """Return two convolutions and two dense layers for 32 x 32 pictures at half their size: a CPU trains it in seconds.
+
+    >>> sum(p.numel() for p in small_colour_convolutions(classes=10).parameters())
+    151882
+    """
+    return nn.Sequential(
+        Pixels(_MEAN, _DEVIATION),
+        nn.AvgPool2d(2),
+        nn.Conv2d(3, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(64 * 4 * 4, 128),
+        nn.ReLU(),
+        nn.Linear(128, classes),
+    )
+
+
 class TextConvolutions(nn.Module):
     """Parallel convolutions of several widths over word embeddings, the largest answer of each, one dense layer.
 
@@ -200,6 +222,7 @@ NETWORKS: dict[str, Callable[..., nn.Module]] = {
     "language-model": LanguageModel,
     "mlp": mlp,
     "news-convolutions": NewsConvolutions,
+    "small-colour-convolutions": small_colour_convolutions,
     "small-convolutions": small_convolutions,
     "text-convolutions": TextConvolutions,
     "vgg16": vgg16,

@@ -25,6 +25,7 @@ from forsaken.cli import (
     references,
     report,
     scenarios,
+    suspects,
     unlearn,
     verify,
 )
@@ -45,6 +46,7 @@ app.command("audit")(audit.audit)
 app.command("verify")(verify.verify)
 app.command("report")(report.report)
 app.add_typer(references.app, name="references")
+app.command("suspects")(suspects.suspects)
 app.add_typer(methods.app, name="methods")
 app.add_typer(mask.app, name="mask")
 app.add_typer(keys.app, name="keys")

@@ -268,7 +268,7 @@ def extend_table(job: Job, *, progress: Progress = silent) -> dict[str, Any]:
     The curvature is measured again where rows were added or where it is of other weights than the model's.
     """
     settings, path = settings_of(job), place_of(job)
-    _check_there(job)
+    check_table(job)
     notes: list[str] = []
     with _workplace(path), inherited(job.folder), _TRAINING:
         loaded, samples, rows, classes, _ = _read(job, progress)
@@ -401,7 +401,8 @@ def _check_free(job: Job, path: Path, force: bool) -> None:
         )
 
 
-def _check_there(job: Job) -> None:
+def check_table(job: Job) -> None:
+    """Raise an error if the table of references of a job, or its key, is not there."""
     path, key = place_of(job), key_place(job)
     if not path.exists():
         raise DataNotFoundError(

@@ -175,6 +175,21 @@ def test_poison_turns_a_share_of_one_class_into_another(small) -> None:
     assert not found.outsiders
 
 
+def test_poisoned_digits_and_a_part_of_the_pictures(small) -> None:
+    found = load_scenario("poison-digits", seed=0)
+    count = len(found.forget)
+    assert set(found.forget.labels.tolist()) == {3}
+    assert found.truth.tolist() == [5] * count
+    assert count == round(0.4 * (count + int((found.kept.labels == 5).sum())))
+    assert len(found.reference) == 100
+    whole = SCENARIOS["poison-10"]
+    part = dataclasses.replace(whole, options={**whole.options, "pictures": 200, "share": 0.3})
+    drawn = [part.build(part, seed, lambda _: None) for seed in (0, 0, 1)]
+    assert len(drawn[0].train) == 100
+    assert same(drawn[0], drawn[1])
+    assert not same(drawn[0], drawn[2])
+
+
 def test_too_few_pictures_to_poison_is_an_error(small, monkeypatch) -> None:
     monkeypatch.setitem(SCENARIOS, "poison-10", dataclasses.replace(SCENARIOS["poison-10"], sizes=Sizes(reference=60)))
     with pytest.raises(InputError, match="poison-10 has no test samples; the dataset is too small"):

@@ -47,7 +47,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_verbs_of_a_job_are_there() -> None:
-    wanted = {("init",), ("unlearn",), ("verify",), ("report",), ("env",), ("demo",)}
+    wanted = {("init",), ("unlearn",), ("verify",), ("report",), ("env",), ("demo",), ("suspects",)}
     wanted |= {("mask", verb) for verb in ("show", "apply", "revert")}
     assert wanted <= set(VERBS)
 
@@ -104,6 +104,7 @@ def failing(folder: Path) -> dict[str, list[object]]:
     return {
         "init": [job],
         "unlearn": [none],
+        "suspects": [none],
         "verify": [none, "--weights", none, "--any-signer"],
         "report": [none],
         "mask show": [none],

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
-import torch
 
 from forsaken._random import Purpose, generator
 from forsaken.bench.datasets.store import load_dataset
 from forsaken.bench.scenarios.scenario import (
-    Halves,
     Plan,
     Rows,
     Scenario,
@@ -21,10 +18,10 @@ from forsaken.bench.scenarios.scenario import (
     halve,
     id_scenario,
     ood_scenario,
+    poison_scenario,
 )
 from forsaken.data.records import Records
 from forsaken.data.samples import Samples
-from forsaken.errors import InputError
 from forsaken.types import Array, Progress
 
 SIZE = (32, 32)
@@ -113,35 +110,15 @@ def members(plan: Plan, seed: int, progress: Progress) -> Scenario:
 def poisoned(plan: Plan, seed: int, progress: Progress) -> Scenario:
     """Build CIFAR-10 with a share of one class's training pictures under the label of another (5 -> 3).
 
-    The shadow's half is poisoned alike. References are labelled test pictures that serve no other purpose.
+    The option `pictures` takes so many of the training pictures, drawn by the seed, for networks that a CPU can train.
     """
-    options: Any = plan.options
-    source, target = options["source"], options["target"]
     train, test = _parts("cifar10", ("train", "test"), progress)
+    if "pictures" in plan.options:
+        drawn = generator(seed, Purpose.SCENARIO_CLASSES).permutation(len(train))[: plan.options["pictures"]]
+        train = train.rows(np.sort(drawn))
     album = _album(train, test)
     halves, _ = halve(album.train, album.test, plan.sizes, generator(seed, Purpose.SCENARIO_ROWS))
-    reference, shown = np.split(halves.test, [plan.sizes.reference])
-
-    def cut(rows: Rows) -> tuple[Rows, Rows]:
-        victims = rows[album.labels[rows] == source][: round(options["share"] * np.sum(album.labels[rows] == source))]
-        if len(victims) == 0:
-            raise InputError(f"a share of {options['share']} of class {source} is no sample; get the complete dataset")
-        return victims, rows[~np.isin(rows, victims)]
-
-    forget, kept = cut(halves.train)
-    shadow, _ = cut(halves.shadow_train)
-    labels = album.labels.copy()
-    labels[np.concatenate([forget, shadow])] = target
-    return id_scenario(
-        plan,
-        seed,
-        Samples(_samples(album).inputs, torch.from_numpy(labels)),
-        Halves(kept, shown, halves.shadow_train, halves.shadow_test),
-        forget,
-        reference,
-        truth=torch.full((len(forget),), source),
-        names=album.names,
-    )
+    return poison_scenario(plan, seed, _samples(album), halves, names=album.names)
 
 
 def _parts(name: str, splits: tuple[str, ...], progress: Progress) -> list[Records]:

@@ -388,6 +388,40 @@ def id_scenario(
     )
 
 
+def poison_scenario(plan: Plan, seed: int, samples: Samples, halves: Halves, **more: Any) -> Scenario:
+    """Build a scenario that puts right a share of one class's training samples, learnt under another class's label.
+
+    The options `source`, `target` and `share` say which class, under which label, and how much of it. The shadow's half
+    is poisoned alike. References are labelled test samples that serve no other purpose.
+    """
+    options, own = plan.options, _labels(samples)
+    reference, shown = np.split(halves.test, [plan.sizes.reference])
+
+    def cut(rows: Rows) -> tuple[Rows, Rows]:
+        able = rows[own[rows] == options["source"]]
+        victims = able[: round(options["share"] * len(able))]
+        if len(victims) == 0:
+            raise InputError(
+                f"a share of {options['share']} of class {options['source']} is no sample; get the complete dataset"
+            )
+        return victims, rows[~np.isin(rows, victims)]
+
+    forget, kept = cut(halves.train)
+    shadow, _ = cut(halves.shadow_train)
+    labels = own.copy()
+    labels[np.concatenate([forget, shadow])] = options["target"]
+    return id_scenario(
+        plan,
+        seed,
+        Samples(samples.inputs, torch.from_numpy(labels)),
+        Halves(kept, shown, halves.shadow_train, halves.shadow_test),
+        forget,
+        reference,
+        truth=torch.full((len(forget),), options["source"]),
+        **more,
+    )
+
+
 def from_sets(
     plan: Plan,
     seed: int,
