@@ -13,7 +13,7 @@ results/canaries.json, with the numbers after some rounds of the first seed (the
 from __future__ import annotations
 
 import argparse
-import copy
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ DIGITS_KNOWN = 3  # of nine, for an attacker who knows the beginning of a secret
 BEAM = 200
 SETTINGS = {"damping": 0.3, "rounds": 10, "steps": 20}  # chosen on seed 100
 CURVATURE_ROWS = 600
-ROUNDS_SHOWN = (1, 2, 3, 5, 7)  # of the first seed's run, for the figure
+ROUNDS_SHOWN = (1, 2, 4)  # of the first seed's run, for the figure
 RETAIN = 300  # positions of kept text for anchors and peers
 
 
@@ -53,8 +53,10 @@ def canary_of(scenario: Scenario) -> CanaryFormat:
     return CanaryFormat.from_text(END + PHRASE, DIGITS, 9, scenario.names)
 
 
-def scattered(text: Samples, count: int, seed: int) -> Samples:
-    """Return one position each of `count` sequences."""
+def scattered(text: Samples, count: int, seed: int, width: int | None = None) -> Samples:
+    """Return one position each of `count` sequences, of which the first `width` tokens are taken."""
+    if width is not None:
+        text = Samples(text.inputs[:, :width], text.labels[:, :width])  # type: ignore[index]
     draw = np.random.default_rng(seed)
     rows = draw.choice(len(text), size=min(count, len(text)), replace=False)
     at = torch.from_numpy(draw.integers(text.inputs.shape[1], size=len(rows)))  # type: ignore[union-attr]
@@ -153,38 +155,113 @@ def by_forsaken(stage: Stage, curvature: Curvature, **settings: Any) -> Any:
 
 
 def rows_of(stage: Stage, *, figure: bool) -> tuple[dict[str, dict[str, Any]], list[dict[str, Any]]]:
-    start = stage.canary.start
+    start, seed = stage.canary.start, stage.seed
     forget = positions(stage.whole(stage.secrets), start=start)
+    width, kept = forget.inputs[0].shape[1], stage.scenario.kept
     reference = positions(stage.whole(stage.unused[:200]), start=start)
-    retain = scattered(stage.scenario.kept, RETAIN, stage.seed + 1)
-    rows = {
+    retain = scattered(kept, RETAIN, seed + 1, width)
+    rows: dict[str, dict[str, Any]] = {
         "forsaken, curvature": {},
         "retrained": stage.judge(stage.retrained, stage.retrain_seconds),
         "before": stage.judge(stage.target, stage.seconds),
     }
+
+    def note(name: str, result: Any, **more: float) -> None:
+        rows[name] = stage.judge(result.model, result.seconds) | more
+        print(seed, name, result.stopped, result.iterations, rows[name], flush=True)
+
+    for name in ("gradient-ascent", "fine-tune"):
+        given = {} if name == "gradient-ascent" else {"retain": scattered(kept, 2000, seed + 2, width)}
+        note(name, METHODS[name]()(stage.target, forget, forward=causal, seed=seed, **given))
+    note("forsaken, the paper's", Forsaken.paper()(stage.target, forget, reference, retain, forward=causal, seed=seed))
+    targets = matched_targets(stage.target, stage.whole(stage.unused[:100]), len(stage.secrets), start=start)
+    anchored = Forsaken(optimiser="owlqn", batch_size=4096, iterations=40)
+    more = {"targets": targets, "forward": causal, "seed": seed}
+    note("forsaken, anchors", anchored(stage.target, forget, reference, retain, **more))
     begun = time.perf_counter()
     curvature = stage.curvature()
     fitted = time.perf_counter() - begun
     result = by_forsaken(stage, curvature)
-    rows["forsaken, curvature"] = stage.judge(result.model, result.seconds) | {"curvature_seconds": fitted}
-    print("forsaken", result.stopped, result.iterations, result.seconds, flush=True)
+    note("forsaken, curvature", result, curvature_seconds=fitted)
     rounds = [
         {"round": at, **stage.judge(by_forsaken(stage, curvature, rounds=at).model)}
         for at in ROUNDS_SHOWN
         if figure and at < result.iterations
     ]
-    targets = matched_targets(stage.target, stage.whole(stage.unused[:100]), len(stage.secrets), start=start)
-    anchored = Forsaken(optimiser="owlqn", batch_size=4096, iterations=40)(
-        stage.target, forget, reference, retain, targets=targets, forward=causal, seed=stage.seed
-    )
-    rows["forsaken, anchors"] = stage.judge(anchored.model, anchored.seconds)
-    paper = Forsaken.paper()(stage.target, forget, reference, retain, forward=causal, seed=stage.seed)
-    rows["forsaken, the paper's"] = stage.judge(paper.model, paper.seconds)
-    for name in ("gradient-ascent", "fine-tune"):
-        given = {} if name == "gradient-ascent" else {"retain": scattered(stage.scenario.kept, 2000, stage.seed + 2)}
-        peer = METHODS[name]()(copy.deepcopy(stage.target), forget, forward=causal, seed=stage.seed, **given)
-        rows[name] = stage.judge(peer.model, peer.seconds)
     return rows, rounds
+
+
+def _panel(at: int, title: str, points: list[tuple[int, float]], level: float | None) -> str:
+    """Return one panel of the figure: a line through points, and a dashed one at the retrained model's level."""
+    values = [value for _, value in points] + ([] if level is None else [level])
+    low, high, last = min(values), max(values), points[-1][0]
+
+    def y(value: float) -> float:
+        return 180 - 140 * (value - low) / ((high - low) or 1)
+
+    left = 50 + 260 * at
+    spots = [(left + 190 * step / last, y(value)) for step, value in points]
+    line = " ".join(f"{x:.1f},{height:.1f}" for x, height in spots)
+    parts = [f'<text x="{left}" y="22" font-weight="bold" fill="#444">{title}</text>']
+    parts += [
+        f'<text x="{left - 6}" y="{y(v) + 4:.0f}" text-anchor="end" fill="#777">{v:.3g}</text>' for v in (low, high)
+    ]
+    parts += [f'<text x="{left + 95}" y="205" text-anchor="middle" fill="#777">round 0 to {last}</text>']
+    if level is not None:
+        ends = f'x1="{left}" x2="{left + 190}" y1="{y(level):.1f}" y2="{y(level):.1f}"'
+        parts.append(f'<line {ends} stroke="#999" stroke-dasharray="4"><title>retrained: {level:.3g}</title></line>')
+    parts.append(f'<polyline points="{line}" fill="none" stroke="#3f51b5" stroke-width="2"/>')
+    parts += [f'<circle cx="{x:.1f}" cy="{height:.1f}" r="3" fill="#3f51b5"/>' for x, height in spots]
+    return "\n".join(parts)
+
+
+def draw(found: dict[str, Any]) -> str:
+    """Draw exposure, FR and test loss after each round that was looked at; return the tables of the guide."""
+    seed = str(found["seeds"][0])
+    steps = [
+        {"round": 0, **found["runs"]["before"][0]},
+        *found["rounds"][seed],
+        {"round": SETTINGS["rounds"], **found["runs"]["forsaken, curvature"][0]},
+    ]
+    panels = [
+        _panel(
+            at, title, [(each["round"], each.get(key, 0.0)) for each in steps], found["runs"]["retrained"][0].get(key)
+        )
+        for at, (key, title) in enumerate(
+            (("exposure", "exposure, bits"), ("fr", "FR"), ("test_loss", "test loss, nats"))
+        )
+    ]
+    picture = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 780 220" font-family="sans-serif" font-size="11">'
+    path = RESULTS.parent.parent / "docs" / "images" / "canaries.svg"
+    write_atomically(path, "\n".join([picture, *panels, "</svg>", ""]).encode())
+    lines = ["| | exposure | below 10 | p | FR | test perplexity | beam | greedy | seconds |"]
+    lines.append("| --- " * 9 + "|")
+    for name, runs in found["runs"].items():
+
+        def told(key: str, form: str, runs: list[dict[str, Any]] = runs) -> str:
+            values = [
+                np.exp(run["test_loss"]) if key == "perplexity" else run[key]
+                for run in runs
+                if key in run or key == "perplexity"
+            ]
+            spread = f" ± {np.std(values, ddof=1):{form}}" if len(values) > 1 else ""
+            return f"{np.mean(values):{form}}{spread}" if values else "n/a"
+
+        smallest = min(run["kolmogorov_smirnov_p"] for run in runs)
+        cells = [told("exposure", ".2f"), told("below_10", ".1f"), f"{smallest:.2g}", told("fr", ".3f")]
+        cells += [
+            told("perplexity", ".3f"),
+            told("beam_found", ".0f"),
+            told("greedy_found", ".0f"),
+            told("seconds", ".0f"),
+        ]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    lines += ["", "| round | exposure | FR | test loss |", "| --- | --- | --- | --- |"]
+    for each in steps:
+        lines.append(
+            f"| {each['round']} | {each['exposure']:.2f} | {each.get('fr', 0.0):.3f} | {each['test_loss']:.4f} |"
+        )
+    return "\n".join(lines)
 
 
 def main() -> None:
@@ -192,14 +269,17 @@ def main() -> None:
     add_seeds(parser, "0-2")
     parser.add_argument("--repeats", type=int, default=10, help="how often the training text holds each canary")
     parser.add_argument("--folder", type=Path, default=Path("runs/canaries"), help="keeps the trained models")
+    parser.add_argument("--draw", action="store_true", help="draw the figure and print the tables of the saved result")
     options = parser.parse_args()
+    if options.draw:
+        print(draw(json.loads((RESULTS / "canaries.json").read_text())))
+        return
     rows: dict[str, list[dict[str, Any]]] = {}
     figure = {}
     for seed in options.seeds:
         found, figure[seed] = rows_of(Stage(seed, options.repeats, options.folder), figure=seed == options.seeds[0])
         for name, values in found.items():
             rows.setdefault(name, []).append(values)
-            print(seed, name, values, flush=True)
         shown = {
             name: [{k: v for k, v in each.items() if v is not None} for each in values] for name, values in rows.items()
         }
