@@ -61,7 +61,7 @@ bench: $(READY)  ## measure what the documents quote (hours, with a GPU for the 
 	$(BIN)/python benchmarks/audit.py --task digits --models 16
 	for split in iid dirichlet; do $(BIN)/python benchmarks/federated.py --split $$split; done
 	$(BIN)/python benchmarks/federated_detector.py
-	$(BIN)/python benchmarks/poison.py --scenario poison-digits
+	$(BIN)/python benchmarks/poison.py --scenario poison-digits --seeds 3-5
 	$(BIN)/python benchmarks/poison.py --scenario poison-10 --network small
 	for percent in 2 4 10; do $(BIN)/python benchmarks/poison.py --scenario poison-$$percent --device cuda; done
 	$(BIN)/python benchmarks/canaries.py
