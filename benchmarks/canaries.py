@@ -257,7 +257,7 @@ def draw(found: dict[str, Any]) -> str:
         smallest = min(run["kolmogorov_smirnov_p"] for run in runs)
         cells = [told("exposure", ".2f"), told("below_10", ".1f"), f"{smallest:.2g}", told("fr", ".3f")]
         cells += [
-            told("perplexity", ".3f"),
+            told("perplexity", ".4g"),
             told("beam_found", ".0f"),
             told("greedy_found", ".0f"),
             told("seconds", ".0f"),
