@@ -60,7 +60,7 @@ def canaries(plan: Plan, seed: int, progress: Progress) -> Scenario:
 
 def vocabulary(lines: Array) -> dict[str, int]:
     """Return a number for every character, the end of a line first; the ten digits are always among them."""
-    characters = sorted({character for line in lines for character in line} | set(DIGITS) - {END})
+    characters = sorted(({character for line in lines for character in line} | set(DIGITS)) - {END})
     return {character: at for at, character in enumerate([END, *characters])}
 
 
