@@ -59,6 +59,8 @@ class Purpose(IntEnum):
     JOB_DRAWN_RETAIN = 31
     JOB_JUDGED_KEPT = 32
     CANARY_FILLS = 33
+    BENCH_HALVES = 8
+    BENCH_PICTURE = 34
 
 
 def generator(seed: int, *purpose: int) -> np.random.Generator:

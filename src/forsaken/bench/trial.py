@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -10,9 +9,10 @@ import torch
 from torch import nn
 
 from forsaken.auditing.judgement import Rates, members, rates
-from forsaken.bench.networks import fit
+from forsaken.bench.networks import ESTIMATORS, build, fit
 from forsaken.bench.scenarios.scenario import Scenario
 from forsaken.bench.scenarios.table import load_scenario
+from forsaken.bench.store import Store, Trained, clocked, content_hash
 from forsaken.data.samples import Samples
 from forsaken.models.logits import posteriors
 from forsaken.oracles.base import OracleReport
@@ -49,6 +49,7 @@ class Stage:
     train_seconds: float
     retrain_seconds: float
     before: View
+    retrain_processor_seconds: float = 0.0
 
     def judge(self, view: View) -> Rates:
         """Judge a model by its posteriors."""
@@ -69,25 +70,74 @@ def prepare(name: str, seed: int, progress: Progress = silent, *, device: str | 
     return staged(load_scenario(name, seed=seed, progress=progress), progress, device=device)
 
 
-def staged(scenario: Scenario, progress: Progress = silent, *, device: str | torch.device = "cpu") -> Stage:
-    """Train all that a scenario needs."""
+def staged(
+    scenario: Scenario,
+    progress: Progress = silent,
+    *,
+    device: str | torch.device = "cpu",
+    store: Store | None = None,
+) -> Stage:
+    """Train all that a scenario needs; networks that a store holds are not trained again."""
     seed = scenario.seed
 
-    def trained(what: str, data: Samples, purpose: int) -> tuple[nn.Module, float]:
-        start = time.perf_counter()
-        model = fit(
-            scenario, data, seed=seed * 10 + purpose, device=device, progress=progress, stage=f"train the {what}"
+    def trained(what: str, data: Samples, purpose: int) -> Trained:
+        return train_or_load(
+            scenario,
+            data,
+            seed=seed * 10 + purpose,
+            device=device,
+            store=store,
+            progress=progress,
+            stage=f"train the {what}",
         )
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()  # a GPU goes on after the call that asked it to work has returned
-        return model, time.perf_counter() - start
 
-    target, train_seconds = trained("target", scenario.train, 1)
-    shadow, _ = trained("shadow", scenario.shadow_members, 2)
-    retrained, retrain_seconds = trained("retrained model", scenario.kept, 3)
+    target = trained("target", scenario.train, 1)
+    shadow = trained("shadow", scenario.shadow_members, 2).model
+    retrained = trained("retrained model", scenario.kept, 3)
     oracle = ShadowOracle.fit(shadow, members=scenario.shadow_members, nonmembers=scenario.shadow_nonmembers, seed=seed)
-    before = View.of(target, scenario)
-    return Stage(scenario, target, retrained, oracle, train_seconds, retrain_seconds, before)
+    return Stage(
+        scenario=scenario,
+        target=target.model,
+        retrained=retrained.model,
+        oracle=oracle,
+        train_seconds=target.seconds,
+        retrain_seconds=retrained.seconds,
+        retrain_processor_seconds=retrained.processor_seconds,
+        before=View.of(target.model, scenario),
+    )
+
+
+def train_or_load(
+    scenario: Scenario,
+    data: Samples,
+    *,
+    seed: int,
+    device: str | torch.device = "cpu",
+    store: Store | None = None,
+    progress: Progress = silent,
+    stage: str = "train",
+) -> Trained:
+    """Train the scenario's model on `data`, unless a store holds the network that such a training gives.
+
+    Estimators of scikit-learn are fitted anew each time, which takes seconds.
+    """
+
+    def make() -> object:
+        return fit(scenario, data, seed=seed, device=device, progress=progress, stage=stage)
+
+    if store is None or scenario.network.name in ESTIMATORS:
+        return clocked(make)
+    facts = {
+        "data": content_hash(data),
+        "network": str(scenario.network),
+        "given": [content_hash(Samples(tensor)) for _, tensor in sorted(scenario.given.items())],
+        "recipe": scenario.recipe.to_dict(),
+        "seed": seed,
+        "device": torch.device(device).type,
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+    }
+    return store.trained(facts, lambda: build(scenario.network, scenario.given), make, device)
 
 
 def _labels(samples: Samples) -> Array:

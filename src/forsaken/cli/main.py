@@ -14,6 +14,7 @@ from rich.markup import escape
 import forsaken
 from forsaken.cli import (
     audit,
+    bench,
     datasets,
     demo,
     env,
@@ -52,6 +53,7 @@ app.add_typer(mask.app, name="mask")
 app.add_typer(keys.app, name="keys")
 app.add_typer(datasets.app, name="datasets")
 app.add_typer(scenarios.app, name="scenarios")
+app.add_typer(bench.app, name="bench")
 app.add_typer(federated.app, name="federated")
 app.command("demo")(demo.demo)
 app.command("env")(env.env)

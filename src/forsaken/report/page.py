@@ -84,7 +84,7 @@ def render(run: Run) -> str:
     """Return the page of one run as one self-contained HTML text; the same run gives the same text."""
     # Without the answers for each record there is nothing to arrange.
     spots = None if run.result.samples is None else figures.Map.of(run.arrays)
-    return _filled("run.html", run=run, r=run.result, map=spots, tip=partial(tables.tip, run.result))
+    return filled("run.html", run=run, r=run.result, map=spots, tip=partial(tables.tip, run.result))
 
 
 def render_several(runs: Sequence[Run]) -> str:
@@ -92,10 +92,11 @@ def render_several(runs: Sequence[Run]) -> str:
     # Folders of different places may share a name, and a column must be told from the next.
     plain = [words.clipped(run.name, 40) for run in runs]
     names = [name if plain.count(name) == 1 else f"{name} ({at})" for at, name in enumerate(plain, 1)]
-    return _filled("several.html", names=names, runs=runs, results=[run.result for run in runs])
+    return filled("several.html", names=names, runs=runs, results=[run.result for run in runs])
 
 
-def _filled(template: str, **content: Any) -> str:
+def filled(template: str, **content: Any) -> str:
+    """Return a template of the package filled in: one page that needs nothing else."""
     environment = Environment(
         loader=PackageLoader("forsaken.report"),
         autoescape=True,

@@ -284,6 +284,16 @@ _PLANS = (
     _poison(2),
     _poison(4),
     _poison(10),
+    dataclasses.replace(
+        _poison(10),
+        name="poison-10-small",
+        summary="`poison-10` on 8,000 training pictures, half of them the shadow's, for a small network",
+        network=Network("small-colour-convolutions", {"classes": 10}),
+        recipe=Recipe(epochs=10, batch_size=64, learning_rate=1e-3),
+        sizes=Sizes(retain_share=0.1),
+        options={"source": 5, "target": 3, "share": 0.1, "pictures": 8_000},
+        note="Not in the paper: small enough for a CPU.",
+    ),
     Plan(
         name="poison-digits",
         summary="scikit-learn's digits; 40 % of the training fives are labelled threes, and put right",
@@ -369,11 +379,11 @@ def load_scenario(name: str, *, seed: int = 0, model: str | None = None, progres
     """
     plan = plan_named(name)
     if model is not None:
-        plan = _linear_plan(plan, model)
+        plan = linear_plan(plan, model)
     return plan.build(plan, checked_seed(seed), progress)
 
 
-def _linear_plan(plan: Plan, model: str) -> Plan:
+def linear_plan(plan: Plan, model: str) -> Plan:
     """Return the plan of a scenario with a linear model in place of its network."""
     if model not in LINEAR:
         raise UnknownNameError("model", model, LINEAR)

@@ -1,0 +1,229 @@
+"""Running trials: those that are not saved yet, group by group, here or on Ray; and what that will take."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from forsaken._untrusted import UnreadableError, parse_json
+from forsaken.bench.datasets.store import dataset_named, presence
+from forsaken.bench.networks import ESTIMATORS, build, parameter_count
+from forsaken.bench.rows import FOLDS, row_named
+from forsaken.bench.scenarios.scenario import Scenario
+from forsaken.bench.scenarios.table import plan_named
+from forsaken.bench.store import Store
+from forsaken.bench.trials import Trial, measure_group, read, write
+from forsaken.engine import fan_out
+from forsaken.models.train import steps_of, train
+from forsaken.types import Progress, Tick, silent
+
+STAGE = "trials"
+_STEPS = 6  # of a training whose time is not known yet
+_FILE = 4_000  # bytes of a saved trial
+# What a row takes beside the three trainings of its group, in trainings, where it was never measured.
+_TRAININGS = {"smu": 1.5, "sisa": 2.5, "sisa-dp": 2.5, "sisa-dp-sgd": 6.0, "suspects": FOLDS, "relabelled": 1.0}
+_SHORT = 0.2  # trainings that any other row takes
+
+
+def missing_data(scenario: str) -> list[str]:
+    """Return the datasets of a scenario that are not in the data folder."""
+    return [name for name in plan_named(scenario).datasets if presence(dataset_named(name)) == "no"]
+
+
+def unfinished(trials: Iterable[Trial], folder: Path) -> list[Trial]:
+    """Return the trials that have no saved result, each once."""
+    return [trial for trial in {trial.key: trial for trial in trials}.values() if read(trial, folder) is None]
+
+
+def groups_of(trials: Iterable[Trial]) -> list[list[Trial]]:
+    """Return trials that share trained models together, groups in the order of their first trial."""
+    found: dict[tuple[Any, ...], list[Trial]] = {}
+    for trial in trials:
+        found.setdefault(trial.group, []).append(trial)
+    return list(found.values())
+
+
+def run_trials(
+    trials: Sequence[Trial],
+    folder: Path,
+    store: Path,
+    *,
+    engine: str = "local",
+    workers: int | None = None,
+    gpus: float = 0.0,
+    progress: Progress = silent,
+) -> int:
+    """Measure trials and save each as soon as it is known; return how many were measured.
+
+    Parameters
+    ----------
+    trials : sequence of Trial
+        What to measure; those that are saved already are left out.
+    folder : Path
+        Where results are saved, one file a trial.
+    store : Path
+        Where trained models are kept, so that no later trial trains them again.
+    engine, workers, gpus
+        See `forsaken.engine.fan_out`. An item is a group of trials that share their trained models.
+    progress : callable
+        Called with the share of all trials that is done, and for what is under way.
+    """
+    wanted = unfinished(trials, folder)
+    groups, done = groups_of(wanted), 0
+
+    def told(number: int) -> None:
+        nonlocal done
+        done += number
+        progress(Tick(STAGE, done, len(wanted)))
+
+    told(0)
+    if engine == "local":
+        for group in groups:
+            _measure(group, folder, store, progress, lambda: told(1))
+        return done
+    # A worker saves where it runs; on a cluster that may be another disk, so what it returns is saved here as well.
+    for group, found in zip(
+        groups,
+        fan_out(
+            lambda group: _measure(group, folder, store, silent, lambda: None),
+            groups,
+            engine=engine,
+            workers=workers,
+            gpus=gpus,
+            progress=progress,
+            stage="groups of trials",
+        ),
+        strict=True,
+    ):
+        for trial, content in zip(group, found, strict=True):
+            if read(trial, folder) is None:
+                write(trial, folder, content)
+        told(len(group))
+    return done
+
+
+def _measure(
+    group: list[Trial], folder: Path, store: Path, progress: Progress, tell: Callable[[], None]
+) -> list[dict[str, Any]]:
+    found, commit = [], commit_of(Path(__file__).parent)
+    for trial, measured in measure_group(group, Store(store), progress):
+        content = measured | {"commit": commit}
+        write(trial, folder, content)
+        found.append(content)
+        tell()
+    return found
+
+
+def commit_of(folder: Path) -> str | None:
+    """Return the commit of the repository that a folder is in, with a "+" where files differ from it; None for none."""
+
+    def git(*words: str) -> str:
+        done = subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, check=True)  # noqa: S603, S607
+        return done.stdout.strip()
+
+    try:
+        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--", ".") else "")
+    except (OSError, subprocess.CalledProcessError):  # no git, or an installed package
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one group of trials will take.
+
+    Attributes
+    ----------
+    scenario, seed, trials
+        Which group, and how many of its trials are not done.
+    seconds : float
+        By trials of the same kind that were measured before, or by a few steps of training on this machine.
+    bytes : int
+        Of the results and of the trained models that are kept.
+    """
+
+    scenario: str
+    seed: int
+    trials: int
+    seconds: float
+    bytes: int
+
+
+def expected_costs(trials: Sequence[Trial], folder: Path, *, progress: Progress = silent) -> list[Cost]:
+    """Return what it will take to measure the trials that are not saved yet, group by group."""
+    saved = _saved(folder)
+    known: dict[str, tuple[float, int]] = {}
+    found = []
+    groups = groups_of(unfinished(trials, folder))
+    for at, group in enumerate(groups):
+        progress(Tick("estimate", at, len(groups)))
+        first = group[0]
+        if first.scenario not in known:
+            known[first.scenario] = _training_of(first, saved)
+        full, parameters = known[first.scenario]
+        plan, own = plan_named(first.scenario), first.changes.plan(first.scenario)
+        training = full * own.recipe.epochs / plan.recipe.epochs
+        seconds = 3 * training + sum(_row_seconds(trial, training, saved) for trial in group)
+        kept = 0 if own.network.name in ESTIMATORS else 4 * parameters * (3 + any(t.row == "references" for t in group))
+        found.append(Cost(first.scenario, first.seed, len(group), seconds, kept + _FILE * len(group)))
+    progress(Tick("estimate", len(groups), max(1, len(groups))))
+    return found
+
+
+def _row_seconds(trial: Trial, training: float, saved: dict[tuple[str, str, str], list[float]]) -> float:
+    before = saved.get((trial.scenario, trial.kind, trial.row))
+    if before and not trial.changes.told():
+        return mean(before)
+    if trial.kind == "truth":
+        references = row_named(trial.row).preset == "out-of-fold"
+        return training * int(trial.settings.get("models", 16)) * (4 + references)
+    if trial.row in ("before", "retrained"):
+        return 0.0
+    if trial.row in ("references", "grouped"):
+        return training * (FOLDS + _SHORT)
+    return training * _TRAININGS.get(trial.row, _SHORT)
+
+
+def _saved(folder: Path) -> dict[tuple[str, str, str], list[float]]:
+    """Return the seconds of all saved trials, and under the row "" those of one training."""
+    found: dict[tuple[str, str, str], list[float]] = {}
+    for path in sorted(folder.glob("*/*.json")):
+        try:
+            content = parse_json(path.read_bytes())
+            what = content["trial"]
+            if what["changes"]:
+                continue
+            found.setdefault((what["scenario"], what["kind"], what["row"]), []).append(content["trial_seconds"])
+            trained = content["numbers"].get("train_seconds")
+        except (OSError, UnreadableError, KeyError, TypeError):
+            continue
+        if trained is not None:
+            found.setdefault((what["scenario"], "", ""), []).append(trained)
+    return found
+
+
+def _training_of(trial: Trial, saved: dict[tuple[str, str, str], list[float]]) -> tuple[float, int]:
+    """Return the seconds of one training of the scenario, and its parameters."""
+    scenario = trial.changes.scenario(trial.scenario, trial.seed)
+    parameters = parameter_count(scenario)
+    before = saved.get((trial.scenario, "", ""))
+    return (mean(before) if before else _timed(scenario, trial.device)), parameters
+
+
+def _timed(scenario: Scenario, device: str) -> float:
+    """Return what a training should take, from a few steps of one; estimators of scikit-learn take seconds."""
+    if scenario.network.name in ESTIMATORS:
+        return 10.0
+
+    def make() -> Any:
+        return build(scenario.network, scenario.given)
+
+    train(make, scenario.train, scenario.recipe, seed=0, device=device, steps=1)  # the first step takes longer
+    start = time.perf_counter()
+    train(make, scenario.train, scenario.recipe, seed=0, device=device, steps=_STEPS)
+    each = (time.perf_counter() - start) / _STEPS
+    return each * scenario.recipe.epochs * steps_of(len(scenario.train), scenario.recipe, make())

@@ -1,0 +1,162 @@
+"""From saved trials to tables: means over seeds with intervals, the paper's numbers beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from forsaken.bench.benchmarks import BENCHMARKS, Benchmark, Line, needs_gpu, usual_seeds
+from forsaken.bench.paper import paper_numbers
+from forsaken.bench.trials import read
+
+DEVICES = ("cuda", "cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One number of a table.
+
+    Attributes
+    ----------
+    mean : float or None
+        Over the seeds; None where no seed has the number.
+    interval : (float, float) or None
+        Its 95 % interval by Student's t; None for fewer than two seeds.
+    paper : float or None
+        What the paper reports.
+    """
+
+    mean: float | None
+    interval: tuple[float, float] | None = None
+    paper: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TableLine:
+    """One line of a table: `n` seeds, the cells by column, and why there are none where a method refused."""
+
+    scenario: str
+    line: Line
+    n: int
+    cells: tuple[Cell, ...]
+    refused: str = ""
+    runs: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
+
+    @property
+    def label(self) -> str:
+        """The name of the line for people."""
+        return self.line.label
+
+
+@dataclass(frozen=True, slots=True)
+class ResultTable:
+    """A benchmark with its numbers; lines without a measured or printed number are left out."""
+
+    benchmark: Benchmark
+    lines: tuple[TableLine, ...]
+    provenance: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def measured(self) -> tuple[TableLine, ...]:
+        """The lines with at least one seed."""
+        return tuple(line for line in self.lines if line.n)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the table, ready for JSON."""
+        return {
+            "name": self.benchmark.name,
+            "title": self.benchmark.title,
+            "paper": self.benchmark.source,
+            "note": self.benchmark.note,
+            "lines": [
+                {
+                    "scenario": one.scenario,
+                    "row": one.line.row,
+                    "variation": one.line.variation,
+                    "n": one.n,
+                    "refused": one.refused,
+                    **{
+                        column.name: {"mean": cell.mean, "interval": cell.interval, "paper": cell.paper}
+                        for column, cell in zip(self.benchmark.columns, one.cells, strict=True)
+                    },
+                }
+                for one in self.lines
+            ],
+        }
+
+
+def gather(benchmark: Benchmark, folder: Path) -> ResultTable:
+    """Read the saved trials of a benchmark."""
+    lines, origins = [], []
+    for scenario in benchmark.scenarios:
+        for line in benchmark.lines_of(scenario):
+            contents = list(_contents(benchmark, scenario, line, folder))
+            runs = tuple(_derived(content["numbers"]) for content in contents if "refused" not in content["numbers"])
+            refused = next((text for one in contents if (text := one["numbers"].get("refused"))), "")
+            origins += [content["provenance"] for content in contents]
+            theirs = paper_numbers(scenario, line.row, line.variation)
+            cells = tuple(_cell(runs, column.name, theirs.get(column.name)) for column in benchmark.columns)
+            if runs or refused or any(cell.paper is not None for cell in cells):
+                lines.append(TableLine(scenario, line, len(runs), cells, refused, runs))
+    return ResultTable(benchmark, tuple(lines), tuple(origins))
+
+
+def progress_of(benchmark: Benchmark, folder: Path) -> dict[str, int]:
+    """Return how many trials of the reported seeds there are, and how many are done."""
+    total = done = 0
+    for scenario in benchmark.scenarios:
+        for line in benchmark.lines_of(scenario):
+            total += len(usual_seeds(scenario))
+            done += len(list(_contents(benchmark, scenario, line, folder)))
+    return {"trials": total, "done": done}
+
+
+def all_tables(folder: Path, names: Iterable[str] = BENCHMARKS) -> dict[str, ResultTable]:
+    """Return the tables of benchmarks, by name."""
+    return {name: gather(BENCHMARKS[name], folder) for name in names}
+
+
+def _contents(benchmark: Benchmark, scenario: str, line: Line, folder: Path) -> Iterable[dict[str, Any]]:
+    """Return what is saved for the seeds of a line; a GPU's where there is one, and never both mixed."""
+    devices = DEVICES if needs_gpu(scenario) else DEVICES[::-1]
+    for device in devices:
+        trials = (benchmark.trial(scenario, line, seed, device) for seed in usual_seeds(scenario))
+        found = [content for trial in trials if (content := read(trial, folder)) is not None]
+        if found:
+            return found
+    return []
+
+
+def _derived(numbers: Mapping[str, Any]) -> dict[str, Any]:
+    """Add the ratios to retraining, which was timed in the same group of trials."""
+    found = dict(numbers)
+    for name, start in (("speedup", ""), ("processor_speedup", "processor_")):
+        again, own = numbers.get(f"retrain_{start}seconds"), numbers.get(f"{start}seconds")
+        if again and own:
+            found[name] = again / own
+    return found
+
+
+def _cell(runs: tuple[Mapping[str, Any], ...], name: str, theirs: float | None) -> Cell:
+    values = [float(run[name]) for run in runs if run.get(name) is not None]
+    if not values:
+        return Cell(None, None, theirs)
+    return Cell(float(np.mean(values)), interval_of(values), theirs)
+
+
+def interval_of(values: list[float]) -> tuple[float, float] | None:
+    """Return the 95 % interval of a mean by Student's t; None for a single value.
+
+    >>> low, high = interval_of([1.0, 2.0, 3.0])
+    >>> round(low, 3), round(high, 3)
+    (-0.484, 4.484)
+    """
+    if len(values) < 2:
+        return None
+    half = float(stats.t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / np.sqrt(len(values)))
+    return float(np.mean(values)) - half, float(np.mean(values)) + half
