@@ -203,18 +203,22 @@ class Forsaken(Unlearner):
             found.add(f'optimiser="{GAUSS_NEWTON}" goes by distance="logits", not "{self.distance}"')
 
     @classmethod
-    def paper(cls) -> Forsaken:
-        """Return the paper's configuration: Eq. g_op_problem_improved_improved with L-BFGS, λ = 10 and T = 60."""
-        return cls(
-            target="class-mean",
-            optimiser="lbfgs",
-            distance="kl",
-            penalty=10.0,
-            importance="loss",
-            scaling=Scaling(power=0.0, weights="importance-raw"),
-            anchors=Anchors(weight=0.0, references=0),
-            schedule=Schedule(iterations=60, stop="none"),
-        )
+    def paper(cls, **changes: Any) -> Forsaken:
+        """Return the paper's configuration with `changes`: Eq. g_op_problem_improved_improved, L-BFGS, λ = 10, T = 60."""
+        plain = {
+            "target": "class-mean",
+            "optimiser": "lbfgs",
+            "distance": "kl",
+            "penalty": 10.0,
+            "importance": "loss",
+            "power": 0.0,
+            "weights": "importance-raw",
+            "anchor": 0.0,
+            "anchor_references": 0,
+            "iterations": 60,
+            "stop": "none",
+        }
+        return cls(**{**plain, **changes})
 
     @classmethod
     def out_of_fold(cls, **changes: Any) -> Forsaken:

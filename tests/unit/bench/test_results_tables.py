@@ -1,0 +1,208 @@
+"""Tables of results: means and intervals checked by hand, the paper's numbers beside them, and its findings checked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scipy import stats
+
+from forsaken.bench.benchmarks import BENCHMARKS, ID, OOD, Benchmark, Column, Line, benchmark_named, needs_gpu
+from forsaken.bench.findings import findings
+from forsaken.bench.paper import PENALTIES, SHARDS, paper_numbers
+from forsaken.bench.scenarios.table import SCENARIOS
+from forsaken.bench.tables import all_tables, gather, interval_of, progress_of
+from forsaken.bench.trials import KINDS, write
+from forsaken.errors import UnknownNameError
+
+ORIGIN = {"gpu": None, "processor": "a processor", "cores": 2, "threads": 1, "versions": {"torch": "2"}}
+
+
+def saved(
+    folder: Path, benchmark: Benchmark, scenario: str, row: str, *numbers: dict[str, Any], device: str = "cpu"
+) -> None:
+    line = next(one for one in benchmark.lines_of(scenario) if one.row == row)
+    for seed, own in enumerate(numbers):
+        trial = benchmark.trial(scenario, line, seed, device)
+        write(trial, folder, {"key": trial.key, "numbers": own, "provenance": ORIGIN})
+
+
+def test_every_benchmark_of_the_paper_is_there() -> None:
+    wanted = (
+        "fr-ood fr-id performance-drop efficiency sizes-ood sizes-id sisa-shards iterations penalty overtraining "
+        "visualisation white-box poison expansion cfr networks membership big-dataset running-time peers truth"
+    )
+    assert set(wanted.split()) <= set(BENCHMARKS)
+    with pytest.raises(UnknownNameError, match="did you mean 'fr-ood'"):
+        benchmark_named("fr-odd")
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_a_benchmark_names_what_exists(name: str) -> None:
+    one = BENCHMARKS[name]
+    assert one.kind in KINDS
+    assert set(one.scenarios) <= set(SCENARIOS)
+    for scenario in one.scenarios:
+        lines = one.lines_of(scenario)
+        assert lines
+        assert len({line.label for line in lines}) == len(lines), "two lines of one name"
+        keys = [one.trial(scenario, line, 0).key for line in lines]
+        assert len(set(keys)) == len(keys), "one trial stands in two lines"
+
+
+def test_ours_appear_three_times_beside_retraining() -> None:
+    for name in ("fr-ood", "fr-id", "performance-drop", "efficiency", "cfr", "peers"):
+        rows = {line.row for line in BENCHMARKS[name].lines_of("reuters-35-11")}
+        assert {"references", "forsaken", "paper", "retrained", "forsaken-1000"} <= rows
+
+
+def test_seeds_come_whole_one_after_the_other() -> None:
+    trials = BENCHMARKS["fr-ood"].trials(only=("reuters-35-11", "i-c"))
+    seeds = [trial.seed for trial in trials]
+    assert seeds == sorted(seeds)
+    assert {trial.seed for trial in trials if trial.scenario == "reuters-35-11"} == set(range(5))
+    assert {trial.seed for trial in trials if trial.scenario == "i-c"} == set(range(3))
+    assert {trial.seed for trial in BENCHMARKS["fr-ood"].trials([7], only=("i-c",))} == {7}
+
+
+def test_pictures_need_a_gpu_and_texts_do_not() -> None:
+    assert needs_gpu("c10-t")
+    assert not needs_gpu("reuters-35-11")
+    assert not needs_gpu("poison-10-small")
+
+
+def test_papers_numbers_stand_under_our_names() -> None:
+    assert paper_numbers("c10-t", "retrained") == {
+        "fr": 0.9489,
+        "fr_variance": 0.0028,
+        "seconds": 1089.4,
+        "train_accuracy": 0.9999,
+        "test_accuracy": 0.7798,
+    }
+    assert paper_numbers("i-c", "paper") == {
+        "fr": 0.9846,
+        "fr_variance": 0.0079,
+        "cfr": 0.0292,
+        "seconds": 2.35,
+        "white_box_fr": 0.9744,
+        "accuracy_loss": 0.0334,
+    }
+    assert paper_numbers("i-c", "paper", "penalty=10 w") == {"fr": 0.9846, "accuracy_loss": 0.0266}
+    assert paper_numbers("news-15-5", "paper", "model=svm") == {"fr": 0.9085, "accuracy_loss": 0.0609}
+    assert paper_numbers("c10-s", "sisa-dp", "shards=8") == {"fr": 0.9583, "accuracy_loss": 0.1385}
+    assert paper_numbers("tiny-90", "retrained") == {"fr": 0.9351, "accuracy_loss": -0.0206, "seconds": 2011.31}
+    assert paper_numbers("reuters-35-11", "before")["memorised"] == 192
+    assert paper_numbers("reuters-35-11", "before")["oracle_precision"] == 0.8201
+    assert paper_numbers("reuters-35-11-keras", "paper") == paper_numbers("reuters-35-11", "paper")
+    assert len(PENALTIES) == 5
+    assert all(paper_numbers("c10-s", "sisa", f"shards={count}") for count in SHARDS)
+
+
+def test_papers_forgetting_rates_agree_with_the_table_of_scenarios() -> None:
+    theirs = [name for name in (*OOD, *ID) if paper_numbers(name, "paper")]
+    assert len(theirs) == 13
+    for name in theirs:
+        plan = SCENARIOS[name].paper
+        assert plan is not None
+        assert paper_numbers(name, "paper")["fr"] == plan.fr
+        assert paper_numbers(name, "retrained")["fr"] == plan.retrained_fr
+
+
+def test_a_cell_is_the_mean_with_its_interval(tmp_path: Path) -> None:
+    one = BENCHMARKS["fr-ood"]
+    saved(tmp_path, one, "i-c", "paper", {"fr": 0.9}, {"fr": 0.94}, {"fr": 0.98})
+    (line,) = gather(one, tmp_path).measured
+    assert (line.scenario, line.n) == ("i-c", 3)
+    cell = line.cells[0]
+    low, high = stats.t.interval(0.95, 2, loc=0.94, scale=stats.sem([0.9, 0.94, 0.98]))
+    assert cell.mean == pytest.approx(0.94)
+    assert cell.interval == pytest.approx((low, high))
+    assert cell.paper == 0.9846
+    assert line.cells[1].mean is None
+    assert interval_of([1.0]) is None
+    assert progress_of(one, tmp_path)["done"] == 3
+
+
+def test_undefined_rates_are_left_out_of_the_mean(tmp_path: Path) -> None:
+    one = BENCHMARKS["fr-ood"]
+    saved(tmp_path, one, "i-c", "paper", {"fr": None}, {"fr": 0.5})
+    (line,) = gather(one, tmp_path).measured
+    assert line.cells[0].mean == 0.5
+    assert line.cells[0].interval is None
+
+
+def test_devices_are_never_mixed(tmp_path: Path) -> None:
+    one = BENCHMARKS["fr-ood"]
+    for device, value in (("cpu", 0.1), ("cuda", 0.9)):
+        saved(tmp_path, one, "i-c", "paper", {"fr": value}, device=device)
+        saved(tmp_path, one, "c10-t", "paper", {"fr": value}, device=device)
+    found = {line.scenario: line.cells[0].mean for line in gather(one, tmp_path).measured}
+    assert found == {"i-c": 0.1, "c10-t": 0.9}, "texts are the CPU's, pictures the GPU's"
+
+
+def test_speed_is_a_ratio_within_one_trial(tmp_path: Path) -> None:
+    one = BENCHMARKS["efficiency"]
+    times = {"seconds": 2.0, "retrain_seconds": 30.0, "processor_seconds": 4.0, "retrain_processor_seconds": 40.0}
+    saved(tmp_path, one, "i-c", "references", times)
+    (line,) = gather(one, tmp_path).measured
+    assert [cell.mean for cell in line.cells] == [2.0, 15.0, 10.0, None]
+
+
+def test_a_refusal_is_told(tmp_path: Path) -> None:
+    one = BENCHMARKS["peers"]
+    saved(tmp_path, one, "i-c", "ct", {"refused": "it has no convolutions"})
+    (line,) = [line for line in gather(one, tmp_path).lines if line.refused]
+    assert (line.n, line.refused) == (0, "it has no convolutions")
+
+
+def verdict(folder: Path, claim: str) -> str:
+    (found,) = [one for one in findings(all_tables(folder)) if claim in one.claim]
+    return found.verdict
+
+
+def test_a_finding_is_tested_only_by_numbers(tmp_path: Path) -> None:
+    assert {one.verdict for one in findings(all_tables(tmp_path))} == {"not tested"}
+
+
+@pytest.mark.parametrize(("fr", "word"), [(0.95, "confirmed"), (0.5, "not confirmed")])
+def test_a_finding_is_confirmed_or_not(tmp_path: Path, fr: float, word: str) -> None:
+    one = BENCHMARKS["fr-ood"]
+    saved(tmp_path, one, "i-c", "paper", {"fr": fr})
+    saved(tmp_path, one, "i-c", "retrained", {"fr": 0.9})
+    assert verdict(tmp_path, "near retraining's") == word
+    saved(tmp_path, one, "news-15-5", "paper", {"fr": 0.2})
+    saved(tmp_path, one, "news-15-5", "retrained", {"fr": 0.9})
+    assert verdict(tmp_path, "near retraining's") == ("mixed" if word == "confirmed" else word)
+
+
+@pytest.mark.parametrize(("last", "word"), [(6.0, "confirmed"), (2.2, "not confirmed")])
+def test_linear_time_is_told_from_constant_time(tmp_path: Path, last: float, word: str) -> None:
+    one = BENCHMARKS["running-time"]
+    lines = [line for line in one.lines_of("i-c") if line.row == "paper"]
+    for at, line in enumerate(lines):
+        trial = one.trial("i-c", line, 0)
+        seconds = 1.0 + (last - 1.0) * at / (len(lines) - 1)
+        write(trial, tmp_path, {"key": trial.key, "numbers": {"seconds": seconds}, "provenance": ORIGIN})
+    assert verdict(tmp_path, "linearly with the samples") == word
+
+
+def test_smu_is_the_worst_only_where_it_is(tmp_path: Path) -> None:
+    one = BENCHMARKS["fr-ood"]
+    rates = {"paper": 0.9, "smu": 0.4, "sisa": 0.8, "sisa-dp": 0.85, "retrained": 0.9}
+    for row, rate in rates.items():
+        saved(tmp_path, one, "i-c", row, {"fr": rate})
+    assert verdict(tmp_path, "SMU has the lowest") == "confirmed"
+    saved(tmp_path, one, "i-c", "sisa", {"fr": 0.1})
+    assert verdict(tmp_path, "SMU has the lowest") == "not confirmed"
+
+
+def test_a_table_is_ready_for_json(tmp_path: Path) -> None:
+    one = BENCHMARKS["fr-ood"]
+    saved(tmp_path, one, "i-c", "paper", {"fr": 0.9})
+    found = json.loads(json.dumps(gather(one, tmp_path).to_dict()))
+    line = next(each for each in found["lines"] if each["scenario"] == "i-c" and each["row"] == "paper")
+    assert line["fr"] == {"mean": 0.9, "interval": None, "paper": 0.9846}
+    assert Line("paper").label == "the paper's settings"
+    assert Column("fr", "FR").digits == 3

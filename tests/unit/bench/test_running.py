@@ -1,0 +1,109 @@
+"""Runs of trials: what is saved is never measured again, and a run that is stopped goes on where it was."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from forsaken.bench import running
+from forsaken.bench.running import Cost, expected_costs, groups_of, run_trials, unfinished
+from forsaken.bench.trials import Changes, Trial, read
+from forsaken.types import Tick
+
+FEW = Changes(epochs=2)
+TRIALS = [Trial("digits", seed, row, changes=FEW) for seed in (100, 101) for row in ("before", "paper", "retrained")]
+TIMES = ("seconds", "processor_seconds", "retrain_seconds", "retrain_processor_seconds", "train_seconds")
+
+
+def numbers(trial: Trial, folder: Path) -> dict[str, object]:
+    content = read(trial, folder)
+    assert content is not None
+    return {key: value for key, value in content["numbers"].items() if key not in TIMES}
+
+
+def test_trials_with_the_same_models_are_one_group() -> None:
+    groups = groups_of([TRIALS[0], TRIALS[3], TRIALS[1]])
+    assert groups == [[TRIALS[0], TRIALS[1]], [TRIALS[3]]]
+
+
+def test_what_is_saved_is_not_measured_again(tmp_path: Path) -> None:
+    results, store = tmp_path / "results", tmp_path / "store"
+    assert run_trials([*TRIALS, TRIALS[0]], results, store) == len(TRIALS)
+    times = {path: path.stat().st_mtime_ns for path in results.rglob("*.json")}
+    assert len(times) == len(TRIALS)
+    assert run_trials(TRIALS, results, store) == 0
+    assert {path: path.stat().st_mtime_ns for path in results.rglob("*.json")} == times
+    gone = TRIALS[4]
+    before = numbers(gone, results)
+    gone.path(results).unlink()
+    assert unfinished(TRIALS, results) == [gone]
+    assert run_trials(TRIALS, results, store) == 1
+    assert numbers(gone, results) == before
+
+
+def test_a_saved_trial_says_what_it_is_and_where_it_comes_from(tmp_path: Path) -> None:
+    run_trials(TRIALS[:1], tmp_path / "results", tmp_path / "store")
+    content = json.loads(TRIALS[0].path(tmp_path / "results").read_bytes())
+    assert content["key"] == TRIALS[0].key
+    assert content["trial"]["recipe"]["epochs"] == 2
+    assert content["provenance"]["versions"]["torch"]
+    assert content["provenance"]["source_sha256"]
+    assert content["commit"] is None or len(content["commit"].rstrip("+")) == 40
+    assert str(tmp_path) not in json.dumps(content)
+
+
+def test_a_damaged_or_foreign_result_counts_as_missing(tmp_path: Path) -> None:
+    path = TRIALS[0].path(tmp_path)
+    path.parent.mkdir()
+    for text in ("{", "[]", json.dumps({"key": "another", "numbers": {}})):
+        path.write_text(text)
+        assert unfinished(TRIALS[:1], tmp_path) == TRIALS[:1]
+
+
+def test_a_run_that_is_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
+    results, store = tmp_path / "results", tmp_path / "store"
+
+    def stop(tick: Tick) -> None:
+        if tick.stage == running.STAGE and tick.done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_trials(TRIALS, results, store, progress=stop)
+    saved = {path: path.stat().st_mtime_ns for path in results.rglob("*.json")}
+    assert len(saved) == 2
+    assert not list(results.rglob("*.draft"))
+    assert run_trials(TRIALS, results, store) == len(TRIALS) - 2
+    assert {path: path.stat().st_mtime_ns for path in saved} == saved
+    whole = tmp_path / "whole"
+    run_trials(TRIALS, whole, tmp_path / "other")
+    assert [numbers(one, results) for one in TRIALS] == [numbers(one, whole) for one in TRIALS]
+
+
+def test_progress_counts_all_trials(tmp_path: Path) -> None:
+    ticks: list[Tick] = []
+    run_trials(TRIALS[:3], tmp_path / "results", tmp_path / "store", progress=ticks.append)
+    assert [(one.done, one.total) for one in ticks if one.stage == running.STAGE] == [(0, 3), (1, 3), (2, 3), (3, 3)]
+
+
+def test_costs_fall_to_nothing_as_trials_are_done(tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    costs = expected_costs(TRIALS, results)
+    assert [(one.scenario, one.seed, one.trials) for one in costs] == [("digits", 100, 3), ("digits", 101, 3)]
+    assert all(one.seconds > 0 and one.bytes > 3 * 4 * 149_000 for one in costs)
+    run_trials(TRIALS[:3], results, tmp_path / "store")
+    assert [one.seed for one in expected_costs(TRIALS, results)] == [101]
+    run_trials(TRIALS, results, tmp_path / "store")
+    assert expected_costs(TRIALS, results) == []
+
+
+def test_costs_grow_with_trainings() -> None:
+    def seconds(trial: Trial) -> float:
+        return running._row_seconds(trial, 10.0, {})
+
+    plain = Trial("digits", 0, "forsaken")
+    assert seconds(plain) < seconds(Trial("digits", 0, "sisa")) < seconds(Trial("digits", 0, "forsaken", kind="truth"))
+    assert seconds(Trial("digits", 0, "retrained")) == 0
+    assert running._row_seconds(plain, 10.0, {("digits", "forget", "forsaken"): [1.0, 3.0]}) == 2
+    assert Cost("digits", 0, 1, 1.0, 1).bytes == 1

@@ -1,0 +1,83 @@
+"""The pages of results say what the saved trials say, and what lies in the repository is made from its files."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from forsaken.bench.benchmarks import BENCHMARKS, Column, Line
+from forsaken.bench.tables import Cell, ResultTable, TableLine, all_tables
+from forsaken.bench.trials import write
+from forsaken.report.results import as_markdown, cell_text, not_run, write_pages
+
+ROOT = Path(__file__).parents[3]
+TRIALS = ROOT / "benchmarks" / "results" / "trials"
+ORIGIN = {"gpu": None, "processor": "a <fast> one", "cores": 2, "threads": 1, "versions": {"torch": "2"}}
+
+
+def saved(folder: Path, name: str, scenario: str, row: str, numbers: dict[str, object]) -> None:
+    one = BENCHMARKS[name]
+    for line in one.lines_of(scenario):
+        if line.row == row:
+            trial = one.trial(scenario, line, 0)
+            write(trial, folder, {"key": trial.key, "numbers": numbers, "provenance": ORIGIN})
+
+
+def test_the_pages_of_the_repository_are_made_from_its_files(tmp_path: Path) -> None:
+    for path in write_pages(TRIALS, tmp_path):
+        assert path.read_text() == (ROOT / "docs" / path.name).read_text(), "run: forsaken bench pages"
+
+
+def test_the_same_files_give_the_same_pages(tmp_path: Path) -> None:
+    saved(tmp_path / "trials", "fr-ood", "i-c", "paper", {"fr": 0.9})
+    first, again = ([path.read_bytes() for path in write_pages(tmp_path / "trials", tmp_path / name)] for name in "ab")
+    assert first == again
+
+
+def test_ours_stand_beside_the_papers(tmp_path: Path) -> None:
+    saved(tmp_path, "fr-ood", "i-c", "paper", {"fr": 0.9, "memorised": 150, "confidence": 0.6})
+    text, page = (path.read_text() for path in write_pages(tmp_path, tmp_path / "docs"))
+    assert "| the paper's settings | 1 | 0.900 [0.985] | 150 | 0.600 |" in text
+    assert "<td>0.900 [0.985]</td>" in page
+    assert "a &lt;fast&gt; one" in page, "what comes from files is escaped"
+    assert "**not tested**" in text
+    assert "`c10-t` (needs a GPU)" in text
+    assert "`news-15-5` (not yet measured)" in text
+
+
+def test_a_page_asks_no_network_for_anything(tmp_path: Path) -> None:
+    *_, page = (path.read_text() for path in write_pages(tmp_path, tmp_path / "docs"))
+    assert "default-src 'none'" in page
+    assert not re.search(r'(src|href)="(?!#)', page)
+
+
+def test_points_and_curves_are_drawn(tmp_path: Path) -> None:
+    points = [[0.0, 0.0], [0.5, 0.5], [1.0, 1.0]]
+    counts = {"member": 1, "test": 1, "forgotten": 1}
+    saved(
+        tmp_path, "visualisation", "i-c", "paper", {"points_before": points, "points_after": points, "counts": counts}
+    )
+    one = BENCHMARKS["iterations"]
+    for at, line in enumerate(line for line in one.lines_of("i-c") if line.row == "paper"):
+        trial = one.trial("i-c", line, 0)
+        numbers = {"fr": at / 10, "accuracy": 0.9, "seconds": float(at)}
+        write(trial, tmp_path, {"key": trial.key, "numbers": numbers, "provenance": ORIGIN})
+    *_, page = (path.read_text() for path in write_pages(tmp_path, tmp_path / "docs"))
+    assert page.count("<circle") == 6
+    assert "seconds by iterations (solid: paper)" in page
+    assert "test accuracy by iterations" not in page, "a line that never moves is not drawn"
+
+
+def test_zero_has_no_sign() -> None:
+    assert cell_text(Cell(-0.00001, None, None), Column("loss", "lost", 2, 100)) == "0.00"
+    assert cell_text(Cell(None, None, 0.5), Column("fr", "FR")) == "[0.500]"
+    assert cell_text(Cell(12345.6, None, None), Column("passes", "passes", 0)) == "12,346"
+
+
+def test_a_refusal_and_what_was_not_run_are_told(tmp_path: Path) -> None:
+    one = BENCHMARKS["membership"]
+    line = TableLine("i-c", Line("before"), 0, tuple(Cell(None) for _ in one.columns), "it cannot")
+    table = ResultTable(one, (line,))
+    assert "Refused: `i-c`, before: it cannot." in as_markdown(table)
+    assert not any("`i-c`" in text for text in not_run(table))
+    assert all_tables(tmp_path)["membership"].measured == ()
