@@ -204,7 +204,7 @@ class Forsaken(Unlearner):
 
     @classmethod
     def paper(cls, **changes: Any) -> Forsaken:
-        """Return the paper's configuration with `changes`: Eq. g_op_problem_improved_improved, L-BFGS, λ = 10, T = 60."""
+        """Return the paper's configuration with `changes`: L-BFGS, λ = 10, T = 60 (Eq. g_op_problem_improved_improved)."""
         plain = {
             "target": "class-mean",
             "optimiser": "lbfgs",
