@@ -448,7 +448,7 @@ def _summed(
             rows = drawn[done : done + step]
             layers.add(sums, samples.rows(rows).inputs, hashes[rows], sign)
             progress(Tick(STAGE, min(done + step, len(drawn)), len(drawn)))
-    return _moved(sums, "cpu")  # on a GPU they would take up memory until the next request
+    return sums
 
 
 def _moved(sums: Sums, device: torch.device | str) -> Sums:

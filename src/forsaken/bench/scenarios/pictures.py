@@ -25,6 +25,7 @@ from forsaken.data.samples import Samples
 from forsaken.types import Array, Progress
 
 SIZE = (32, 32)
+_TEST = {"tiny-imagenet": "val"}  # what a dataset calls its test part, where not "test"
 
 # Labels of TinyImage classes that show what a class of the task shows: they would be no strangers. Their names are in
 # docs/guide/scenarios.md.
@@ -100,10 +101,13 @@ def classes_of_tiny(plan: Plan, seed: int, progress: Progress) -> Scenario:
 
 
 def members(plan: Plan, seed: int, progress: Progress) -> Scenario:
-    """Build a scenario that forgets training pictures of the task."""
-    train, test = _parts(plan.datasets[0], ("train", "test"), progress)
+    """Build a scenario that forgets training pictures of the task: the classes of all its datasets."""
+    parts = [_parts(name, ("train", _TEST.get(name, "test")), progress) for name in plan.datasets]
+    starts = np.cumsum([0, *(len(train.names) for train, _ in parts)])
+    train, test = (_joined([own[at] for own in parts], starts) for at in (0, 1))
     album = _album(train, test)
-    drawn = draw_members(album.train, album.test, plan.sizes, generator(seed, Purpose.SCENARIO_ROWS))
+    share = plan.options.get("target_share", 0.5)
+    drawn = draw_members(album.train, album.test, plan.sizes, generator(seed, Purpose.SCENARIO_ROWS), share=share)
     return id_scenario(plan, seed, _samples(album), drawn.halves, drawn.forget, drawn.reference, names=album.names)
 
 
@@ -123,6 +127,15 @@ def poisoned(plan: Plan, seed: int, progress: Progress) -> Scenario:
 
 def _parts(name: str, splits: tuple[str, ...], progress: Progress) -> list[Records]:
     return [load_dataset(name, split, size=SIZE, progress=progress) for split in splits]
+
+
+def _joined(parts: list[Records], starts: Array) -> Records:
+    """Join datasets into one whose classes are those of all, numbered one after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    labels = [_labels(part) + start for part, start in zip(parts, starts, strict=False)]
+    names = tuple(name for part in parts for name in part.names)
+    return Records(np.concatenate([part.content for part in parts]), np.concatenate(labels), names)
 
 
 def _labels(records: Records) -> Array:

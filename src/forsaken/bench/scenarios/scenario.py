@@ -263,7 +263,7 @@ class Scenario:
 
 
 def halve(
-    train: Rows, test: Rows | None, sizes: Sizes, draw: np.random.Generator, *, spare: int = 0
+    train: Rows, test: Rows | None, sizes: Sizes, draw: np.random.Generator, *, spare: int = 0, share: float = 0.5
 ) -> tuple[Halves, Rows]:
     """Halve the rows of a task into the target's and the shadow's.
 
@@ -278,6 +278,8 @@ def halve(
         Decides who gets what.
     spare : int
         Rows of the shadow's half that are left to others.
+    share : float
+        The target's share of the training rows, where it is not half.
 
     Returns
     -------
@@ -287,7 +289,7 @@ def halve(
         The spare rows.
     """
     mixed = draw.permutation(train)
-    half = len(mixed) // 2
+    half = int(share * len(mixed))
     first, second = mixed[:half], mixed[half:]
     if spare > len(second) // 2:
         raise InputError(f"{len(train):,} rows are too few, expected {4 * spare:,} or more; get the complete dataset")
@@ -300,15 +302,17 @@ def halve(
     return Halves(first, shown[:half], second, shown[half:]), left
 
 
-def draw_members(train: Rows, test: Rows | None, sizes: Sizes, draw: np.random.Generator) -> Members:
+def draw_members(
+    train: Rows, test: Rows | None, sizes: Sizes, draw: np.random.Generator, *, share: float = 0.5
+) -> Members:
     """Halve the rows of a task, and draw training rows of the target's half to forget.
 
     References are test rows of the target that then serve no other purpose; where its test half is smaller than two
-    times their number, rows of the shadow's half that neither it nor anybody else uses.
+    times their number, rows of the shadow's half that neither it nor anybody else uses. `share`: see `halve`.
     """
     tested = (1 - sizes.train_share) * len(train) if test is None else len(test)
     scarce = tested / 2 < 2 * sizes.reference
-    halves, spare = halve(train, test, sizes, draw, spare=sizes.reference if scarce else 0)
+    halves, spare = halve(train, test, sizes, draw, spare=sizes.reference if scarce else 0, share=share)
     if len(halves.train) <= sizes.forget:
         raise InputError(
             f"the scenario forgets {sizes.forget} of only {len(halves.train)} training rows; get more rows"

@@ -204,7 +204,7 @@ class Forsaken(Unlearner):
 
     @classmethod
     def paper(cls, **changes: Any) -> Forsaken:
-        """Return the paper's configuration with `changes`: L-BFGS, λ = 10, T = 60 (Eq. g_op_problem_improved_improved)."""
+        """Return the settings of the paper with `changes`: L-BFGS, λ = 10 and T = 60."""
         plain = {
             "target": "class-mean",
             "optimiser": "lbfgs",
