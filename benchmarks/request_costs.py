@@ -7,9 +7,10 @@ samples to forget, one pass for the curvature, its factorisation (what the first
 reuse), and requests without views and with three (the median of --repeats each; the retrained model says where to go).
 `moments_seconds`, the pass that takes the samples' share out of the curvature afterwards, is part of a request.
 `amortised_N` is the share of retraining that each of N requests costs when the K = 4 trainings of the table and the
-curvature are divided among them; `break_even` is the request from which on the table is cheaper. Run it with nothing
-beside it. Writes results/request-costs-TASK-DEVICE.json, with the epochs in its name where they are not the scenario's
-own.
+curvature are divided among them; `break_even` is the request from which on the table is cheaper. On a GPU
+`rows_per_second_N` is what training passes in batches of N: a larger batch may retrain faster than the recipe does. Run
+it with nothing beside it. Writes results/request-costs-TASK-DEVICE.json, with the epochs in its name where they are not
+the scenario's own.
 """
 
 from __future__ import annotations
@@ -27,19 +28,22 @@ import torch
 from common import RESULTS, add_seeds, summary, write_result
 
 from forsaken import Curvature, Forsaken, References
-from forsaken.bench.networks import fit
+from forsaken.bench.networks import build, fit
 from forsaken.bench.scenarios.scenario import Scenario
 from forsaken.bench.scenarios.table import load_scenario
 from forsaken.data.nest import leaves
 from forsaken.data.samples import Samples
 from forsaken.models.logits import predict_logits
+from forsaken.models.train import train
 from forsaken.progress import bars
+from forsaken.recipe import Recipe
 from forsaken.references.fitting import Costs, Origin, Views, asked_views
 from forsaken.references.rows import ReferenceRows, row_hashes
 from forsaken.references.table import spread_of
 from forsaken.types import Progress
 
 FOLDS, VIEWS = 4, 3
+SIZES = (128, 256, 512, 1024, 2048)  # of batches
 
 
 def timed(
@@ -62,6 +66,21 @@ def clocked(act: Callable[[], Any]) -> tuple[Any, float]:
     return found, time.perf_counter() - start
 
 
+def throughput(scenario: Scenario, device: str) -> dict[str, float]:
+    """Return the rows a second that a training passes, by batch size."""
+    found = {}
+    for size in SIZES:
+        recipe = replace(scenario.recipe, batch_size=size)
+        for steps in (5, 100):  # the first steps take longer
+
+            def some(recipe: Recipe = recipe, steps: int = steps) -> Any:
+                make = partial(build, scenario.network, scenario.given)
+                return train(make, scenario.train, recipe, seed=0, device=device, steps=steps)
+
+            found[f"rows_per_second_{size}"] = steps * size / clocked(some)[1]
+    return found
+
+
 def table_of(scenario: Scenario, target: Any, retrained: Any, views: int) -> References:
     """Return a table of what the retrained model says of the samples to forget and of their views."""
     forget, key = Samples(scenario.forget.inputs), bytes(32)
@@ -80,18 +99,18 @@ def table_of(scenario: Scenario, target: Any, retrained: Any, views: int) -> Ref
     return References(entries, key, Origin(FOLDS, "group", None, 0, Costs(0.0, 0)), views=plan, spread=spread)
 
 
-def measured(scenario: Scenario, seed: int, device: str, repeats: int, progress: Progress) -> dict[str, float | None]:
+def measured(scenario: Scenario, seed: int, device: str, repeats: int, progress: Progress) -> dict[str, Any]:
     """Return the seconds of everything, and their ratios."""
     few = replace(scenario, recipe=replace(scenario.recipe, epochs=1))
     warm, _ = timed(few, scenario.train, seed, device, progress, "warm up")  # the first pass takes longer
     Curvature.fit(warm, Samples(scenario.train.inputs), rows=256)
-    target, train = timed(scenario, scenario.train, seed * 10 + 1, device, progress, "train the target")
+    target, training = timed(scenario, scenario.train, seed * 10 + 1, device, progress, "train the target")
     retrained, retrain = timed(scenario, scenario.kept, seed * 10 + 3, device, progress, "retrain")
     curvature, fitted = clocked(lambda: Curvature.fit(target, Samples(scenario.train.inputs)))
     forget, method = Samples(scenario.forget.inputs), Forsaken.out_of_fold()
     # what a job draws; large networks make no use of it
     retain = Samples(scenario.kept.rows(range(min(1000, len(scenario.kept) // 10))).inputs)
-    told: dict[str, float | None] = {}
+    told: dict[str, Any] = {}
     for views in (0, VIEWS):
         table = table_of(scenario, target, retrained, views)
         table.curvature = curvature
@@ -109,17 +128,19 @@ def measured(scenario: Scenario, seed: int, device: str, repeats: int, progress:
     for name in ("", "_with_views"):
         seconds = (told[f"unlearn_seconds{name}"] or 0.0) + moments
         told |= {f"request_seconds{name}": seconds, f"share_of_retraining{name}": seconds / retrain}
-    request, table_seconds = told["request_seconds"] or 0.0, FOLDS * train + fitted
+    request, table_seconds = told["request_seconds"] or 0.0, FOLDS * training + fitted
     passes = scenario.recipe.epochs * len(scenario.train)
     told |= {
         "retrain_seconds": retrain,
-        "train_seconds": train,
+        "train_seconds": training,
         "retrain_passes": scenario.recipe.epochs * len(scenario.kept),
         "curvature_seconds": fitted,
         "curvature_share_of_passes": curvature.rows / passes,
         "curvature_mebibytes": curvature.bytes / 2**20,
         "break_even": math.floor(table_seconds / (retrain - request)) + 1 if request < retrain else None,
     }
+    if device != "cpu":
+        told |= throughput(scenario, device)
     return told | {f"amortised_{count}": (table_seconds / count + request) / retrain for count in (1, 10, 100)}
 
 
