@@ -413,6 +413,35 @@ BENCHMARKS: dict[str, Benchmark] = {
             (FR, LOST, SECONDS, Column("retrain_seconds", "seconds of retraining", 1), SPEEDUP, PROCESSOR),
         ),
         Benchmark(
+            "exposure",
+            "exposure of canaries in a language model, and what extraction finds",
+            "Fig. language_elimination",
+            ("ptb-canaries",),
+            {
+                "": (
+                    *(Line(row) for row in ("matched", "matched-anchors", PAPER, RETRAINED, BEFORE)),
+                    *(Line(row) for row in ("fine-tune", "gradient-ascent")),
+                    Line("gradient-ascent", "learning_rate=0.01", {"learning_rate": 0.01}),
+                )
+            },
+            (
+                Column("exposure", "exposure, bits", 2),
+                Column("exposure_largest", "largest", 2),
+                Column("below_10", "share below 10", 2),
+                Column("kolmogorov_smirnov_p", "p (Kolmogorov-Smirnov)"),
+                Column("mann_whitney_p", "p (Mann-Whitney)"),
+                FR,
+                Column("test_loss", "test loss, nats a character"),
+                Column("beam_found", "found by a beam of 200", 0),
+                Column("greedy_found", "completed from 3 digits", 0),
+                SECONDS,
+            ),
+            kind="exposure",
+            note="Each of 100 canaries was learnt ten times in an epoch. p compares their exposures with the retrained "
+            "model's; a mean of p over seeds is no test itself. A model that never saw a canary puts it above 10 bits "
+            "once in 1,024 times.",
+        ),
+        Benchmark(
             "peers",
             "the methods of today",
             "",

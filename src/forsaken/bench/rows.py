@@ -48,7 +48,7 @@ class Row:
         For Forsaken: "default", "paper" (`Forsaken.paper`), "corrected" (the samples' true labels are known), or with
         references: "out-of-fold" (folds drawn before the request is known), "grouped" (all forgotten samples in one
         fold, which must be known beforehand) or "suspects" (nobody says which samples: those whose labels look wrong
-        by the references).
+        by the references); of a language model "matched" (each canary gets the answers on an unused one).
     retain : str
         Which kept samples the method gets: "few" (the scenario's 1 %), "many" (1,000, or a tenth where that is less) or
         "all".
@@ -58,7 +58,7 @@ class Row:
 
     label: str
     method: str = "forsaken"
-    preset: Literal["default", "paper", "corrected", "out-of-fold", "grouped", "suspects"] = "default"
+    preset: Literal["default", "paper", "corrected", "out-of-fold", "grouped", "suspects", "matched"] = "default"
     retain: Literal["few", "many", "all"] = "few"
     tuned: bool = False
 
@@ -74,6 +74,8 @@ ROWS: dict[str, Row] = {
     "suspects": Row("Forsaken with references, the suspects", preset="suspects", retain="many"),
     "grouped": Row("Forsaken with references, one fold (upper bound)", preset="grouped", retain="many"),
     "corrected": Row("Forsaken to the true labels", preset="corrected"),
+    "matched": Row("Forsaken by the curvature, targets from unused canaries", preset="matched", tuned=True),
+    "matched-anchors": Row("Forsaken by anchors, targets from unused canaries", preset="matched", tuned=True),
     RETRAINED: Row("retrained", ""),
     "relabelled": Row("retrained with the true labels", ""),
     BEFORE: Row("before", ""),
@@ -171,6 +173,12 @@ TUNED: dict[str, dict[str, dict[str, Any]]] = {
         "salun": {"learning_rate": 0.0001},
         "neggrad-plus": {"learning_rate": 0.01},
         "scrub": {"learning_rate": 0.003, "epochs": 50},
+    },
+    "ptb-canaries": {
+        "matched": {"optimiser": "gauss-newton", "batch_size": 4096, "damping": 0.3, "rounds": 10, "steps": 20},
+        "matched-anchors": {"optimiser": "owlqn", "batch_size": 4096, "iterations": 40},
+        "gradient-ascent": {},
+        "fine-tune": {},
     },
 }
 _SAME_TUNING = {"imdb": "i-c", "cifar": "c10", "tiny": "c10", "t100": "c10", "c100": "c10"}

@@ -26,7 +26,15 @@ STAGE = "trials"
 _STEPS = 6  # of a training whose time is not known yet
 _FILE = 4_000  # bytes of a saved trial
 # What a row takes beside the three trainings of its group, in trainings, where it was never measured.
-_TRAININGS = {"smu": 1.5, "sisa": 2.5, "sisa-dp": 2.5, "sisa-dp-sgd": 6.0, "suspects": FOLDS, "relabelled": 1.0}
+_TRAININGS = {
+    "smu": 1.5,
+    "sisa": 2.5,
+    "sisa-dp": 2.5,
+    "sisa-dp-sgd": 6.0,
+    "suspects": FOLDS,
+    "relabelled": 1.0,
+    "matched": 2.5,
+}
 _SHORT = 0.2  # trainings that any other row takes
 
 

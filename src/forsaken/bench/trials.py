@@ -25,8 +25,9 @@ from forsaken._untrusted import UnreadableError, parse_json
 from forsaken.auditing.ensembles import Ensembles
 from forsaken.auditing.full import Floors, Full
 from forsaken.auditing.judgement import correct, members, rates
-from forsaken.bench import white_box
+from forsaken.bench import exposure, white_box
 from forsaken.bench.audit import inputs_of
+from forsaken.bench.exposure import LanguageStage
 from forsaken.bench.networks import build, parameter_count
 from forsaken.bench.rows import (
     BEFORE,
@@ -149,7 +150,7 @@ class Trial:
     @property
     def group(self) -> tuple[Any, ...]:
         """What trials must have in common to share their trained models."""
-        return self.scenario, self.seed, self.changes, self.device
+        return self.scenario, self.seed, self.changes, self.device, STAGES.get(self.kind)
 
     def facts(self) -> dict[str, Any]:
         """Return everything that decides the numbers."""
@@ -208,7 +209,7 @@ def measure_group(
     """
     first = trials[0]
     scenario = first.changes.scenario(first.scenario, first.seed, progress)
-    stage = staged(scenario, progress, device=first.device, store=store)
+    stage = STAGES.get(first.kind, staged)(scenario, progress, device=first.device, store=store)
     for at, trial in enumerate(trials):
         progress(Tick(f"{first.scenario}, seed {first.seed}", at, len(trials)))
         start = time.perf_counter()
@@ -440,6 +441,12 @@ def _truth(stage: Stage, trial: Trial, store: Store | None, progress: Progress) 
     return found
 
 
+def _exposure(stage: LanguageStage, trial: Trial, store: Store | None, progress: Progress) -> Numbers:  # noqa: ARG001
+    """Return how exposed canaries are, and what extraction finds."""
+    settings = settings_of(trial.scenario, trial.row) | dict(trial.settings)
+    return exposure.measured(stage, trial.row, settings, progress)
+
+
 def _labels(samples: Samples) -> Array:
     if samples.labels is None:
         raise ForsakenError("the scenario has samples without labels")
@@ -456,7 +463,10 @@ def _loss(posterior: Array, labels: Array) -> float:
     return float(-np.log(np.maximum(own, _LEAST)).mean())
 
 
-KINDS: dict[str, Callable[[Stage, Trial, Store | None, Progress], Numbers]] = {
+# What a kind needs to be trained, where that is not `staged`.
+STAGES: dict[str, Callable[..., Any]] = {"exposure": exposure.staged}
+KINDS: dict[str, Callable[[Any, Trial, Store | None, Progress], Numbers]] = {
+    "exposure": _exposure,
     "forget": _forget,
     "picture": _picture,
     "poison": _poison,

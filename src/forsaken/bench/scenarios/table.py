@@ -326,8 +326,8 @@ _PLANS = (
         recipe=Recipe(epochs=12, batch_size=32, learning_rate=2e-3, clip=5.0),
         build=canaries.canaries,
         sizes=Sizes(100, 1000, 100, 100),
-        options={"length": 60, "digits": 9, "lines": 4000},
-        note="Samples are sequences of characters, and labels those that follow: benchmarks/canaries.py.",
+        options={"length": 60, "digits": 9, "lines": 4000, "repeats": 10},
+        note="Samples are sequences of characters, and labels those that follow. Each canary is learnt ten times.",
     ),
     Plan(
         name="c10-m",
