@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from forsaken.bench.benchmarks import BENCHMARKS, BUILT_IN, ID, OOD
+from forsaken.bench.exposure import NEGLIGIBLE
 from forsaken.bench.rows import BEFORE, PAPER, RETRAINED
 from forsaken.bench.tables import ResultTable
 
@@ -252,6 +253,18 @@ def _poison(numbers: _Numbers) -> Iterator[Evidence]:
             yield Evidence(scenario, after > before + _LITTLE, text)
 
 
+def _exposure(numbers: _Numbers) -> Iterator[Evidence]:
+    for scenario in BENCHMARKS["exposure"].scenarios:
+        bits = numbers.several("exposure", scenario, "exposure", (BEFORE, "matched", RETRAINED))
+        rate = numbers.get("exposure", scenario, "matched", "fr")
+        if bits is not None and rate is not None:
+            text = (
+                f"by our curvature, exposure {bits[BEFORE]:.1f} to {bits['matched']:.1f} bits at an FR of {rate:.2f}, "
+                f"retrained {bits[RETRAINED]:.1f}"
+            )
+            yield Evidence(scenario, bits["matched"] < NEGLIGIBLE < bits[BEFORE], text)
+
+
 _CLAIMS: tuple[tuple[str, str, Callable[[_Numbers], Iterator[Evidence]]], ...] = (
     (
         "Most strangers are memorised, though they have nothing to do with the task.",
@@ -284,6 +297,11 @@ _CLAIMS: tuple[tuple[str, str, Callable[[_Numbers], Iterator[Evidence]]], ...] =
     ("It works on logistic regression and support vector machines too.", "Expansion to Other Models", _other_models),
     ("In a picture, the forgotten samples leave the members.", "Visualization", _pictures),
     ("Correcting poisoned labels brings recall back.", "Poison Data", _poison),
+    (
+        "As FR rises, the exposure of canaries falls below 10 bits, where extraction does not succeed.",
+        "Unintended Memorization Exposure",
+        _exposure,
+    ),
 )
 
 

@@ -12,6 +12,7 @@ from markupsafe import Markup
 from forsaken._files import make_folder, write_atomically
 from forsaken.bench.benchmarks import Column, needs_gpu
 from forsaken.bench.findings import Finding, findings
+from forsaken.bench.rows import RETRAINED
 from forsaken.bench.scenarios.table import SCENARIOS
 from forsaken.bench.tables import Cell, ResultTable, TableLine, all_tables
 from forsaken.report.figures import Plot, element, line, line_ticks
@@ -22,14 +23,21 @@ _SIDE = 240
 
 
 def write_pages(folder: Path, docs: Path) -> list[Path]:
-    """Write results.md and results.html into `docs` from the trials in `folder`; return their paths."""
+    """Write results.md, results.html and the guide's picture of canaries into `docs` from the trials in `folder`.
+
+    The paths are returned; there is no picture where no trial of canaries was measured.
+    """
     tables = all_tables(folder)
     checked = findings(tables)
     make_folder(docs)
-    return [
+    written = [
         write_atomically(docs / "results.md", page_markdown(tables, checked).encode()),
         write_atomically(docs / "results.html", page_html(tables, checked).encode()),
     ]
+    for _, picture in _rounds(tables["exposure"].measured):
+        make_folder(docs / "images")
+        written.append(write_atomically(docs / "images" / "canaries.svg", f"{picture}\n".encode()))
+    return written
 
 
 def cell_text(cell: Cell, column: Column) -> str:
@@ -64,6 +72,7 @@ def as_markdown(table: ResultTable) -> str:
         rows = [head, ("---",) * len(head), *(_cells(line, one.columns) for line in lines)]
         found.append(f"`{scenario}`: {SCENARIOS[scenario].summary}")
         found.append("\n".join(f"| {' | '.join(row)} |" for row in rows))
+        found += _rounds_as_markdown(lines)
     refused = [
         f"`{each.scenario}`, {each.label}: {each.refused}" for each in table.lines if each.refused and not each.n
     ]
@@ -134,7 +143,7 @@ def _shown(table: ResultTable) -> dict[str, Any]:
                 "scenario": scenario,
                 "summary": SCENARIOS[scenario].summary,
                 "rows": [_cells(line, one.columns) for line in lines],
-                "pictures": _pictures(lines) if one.kind == "picture" else _curves(one.columns, lines),
+                "pictures": _PICTURES.get(one.kind, lambda own: _curves(one.columns, own))(lines),
             }
             for scenario, lines in _by_scenario(table.measured)
         ],
@@ -222,6 +231,80 @@ def _curves(columns: Sequence[Column], lines: Sequence[TableLine]) -> list[tuple
 
 
 _COLOURS = ("solid", "long dashes", "short dashes", "dots")
+
+
+def _course(lines: Sequence[TableLine]) -> tuple[TableLine, Sequence[Mapping[str, float]]] | None:
+    """Return the line whose first seed has a curve over the rounds of a request, and that curve; None without one."""
+    return next(((each, each.runs[0]["curve"]) for each in lines if each.runs and "curve" in each.runs[0]), None)
+
+
+def _rounds_as_markdown(lines: Sequence[TableLine]) -> list[str]:
+    """Return what stands above a table of exposure, FR and test loss after some rounds of a request, and the table."""
+    course = _course(lines)
+    if course is None:
+        return []
+    head = ["| round | exposure | FR | test loss |", "| --- | --- | --- | --- |"]
+    rows = [
+        f"| {each['round']} | {each['exposure']:.2f} | {_rate(each['fr'])} | {each['test_loss']:.4f} |"
+        for each in course[1]
+    ]
+    return [f"{course[0].label}, first seed, round by round:", "\n".join([*head, *rows])]
+
+
+def _rate(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"
+
+
+def _rounds(lines: Sequence[TableLine]) -> list[tuple[str, Markup]]:
+    """Return the picture of `_rounds_as_markdown`, dashed at the retrained model's level (Fig. language_elimination).
+
+    It also stands alone, in the guide, so that it has its own colours.
+    """
+    course = _course(lines)
+    if course is None:
+        return []
+    retrained = next((each.runs[0] for each in lines if each.line.row == RETRAINED and each.runs), {})
+    label = "Exposure, FR and test loss of canaries, round by round; dashed: retrained"
+    panels = []
+    for at, (name, title) in enumerate(
+        (("exposure", "exposure, bits"), ("fr", "FR"), ("test_loss", "test loss, nats"))
+    ):
+        points = [(each["round"], each[name]) for each in course[1] if each[name] is not None]
+        if points:
+            panels.append(_panel(50 + 260 * at, title, points, retrained.get(name)))
+    more = {"xmlns": "http://www.w3.org/2000/svg", "viewBox": "0 0 780 220", "role": "img"}
+    return [
+        (label, element("svg", "", *panels, font_family="sans-serif", font_size=11, aria_label=label, **more)),
+    ]
+
+
+def _panel(left: int, title: str, points: Sequence[tuple[float, float]], level: float | None) -> Markup:
+    """Return a line through points with a dashed one at `level`, and the least and largest value beside it."""
+    values, last = [value for _, value in points] + ([] if level is None else [level]), points[-1][0]
+    low, high = min(values), max(values)
+
+    def y(value: float) -> float:
+        return 180 - 140 * (value - low) / ((high - low) or 1)
+
+    spots = [(left + 190 * step / (last or 1), y(value)) for step, value in points]
+    blue, grey = "#5c6bc0", "#808080"
+    parts = [element("text", "", title, x=left, y=22, font_weight="bold", fill=grey)]
+    parts += [
+        element("text", "", f"{value:.3g}", x=left - 6, y=y(value) + 4, text_anchor="end", fill=grey)
+        for value in (low, high)
+    ]
+    parts.append(element("text", "", f"round 0 to {last}", x=left + 95, y=205, text_anchor="middle", fill=grey))
+    if level is not None:
+        ends = {"x1": left, "x2": left + 190, "y1": y(level), "y2": y(level)}
+        told = element("title", "", f"retrained: {level:.3g}")
+        parts.append(element("line", "", told, stroke=grey, stroke_dasharray="4", **ends))
+    path = " ".join(f"{across:.1f},{down:.1f}" for across, down in spots)
+    parts.append(element("polyline", "", points=path, fill="none", stroke=blue, stroke_width=2))
+    parts += [element("circle", "", cx=across, cy=down, r=3, fill=blue) for across, down in spots]
+    return Markup("").join(parts)
+
+
+_PICTURES = {"picture": _pictures, "exposure": _rounds}
 
 
 def _varied(each: TableLine) -> float | None:

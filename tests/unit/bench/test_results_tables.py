@@ -206,3 +206,13 @@ def test_a_table_is_ready_for_json(tmp_path: Path) -> None:
     assert line["fr"] == {"mean": 0.9, "interval": None, "paper": 0.9846}
     assert Line("paper").label == "the paper's settings"
     assert Column("fr", "FR").digits == 3
+
+
+@pytest.mark.parametrize(("bits", "word"), [(1.6, "confirmed"), (12.0, "not confirmed")])
+def test_exposure_must_fall_below_ten_bits(tmp_path: Path, bits: float, word: str) -> None:
+    one = BENCHMARKS["exposure"]
+    saved(tmp_path, one, "ptb-canaries", "before", {"exposure": 21.0})
+    saved(tmp_path, one, "ptb-canaries", "matched", {"exposure": bits, "fr": 1.0})
+    assert verdict(tmp_path, "exposure of canaries") == "not tested"
+    saved(tmp_path, one, "ptb-canaries", "retrained", {"exposure": 1.4})
+    assert verdict(tmp_path, "exposure of canaries") == word

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
 
 from forsaken.bench.benchmarks import BENCHMARKS, Column, Line
 from forsaken.bench.tables import Cell, ResultTable, TableLine, all_tables
@@ -25,7 +28,7 @@ def saved(folder: Path, name: str, scenario: str, row: str, numbers: dict[str, o
 
 def test_the_pages_of_the_repository_are_made_from_its_files(tmp_path: Path) -> None:
     for path in write_pages(TRIALS, tmp_path):
-        assert path.read_text() == (ROOT / "docs" / path.name).read_text(), "run: forsaken bench pages"
+        assert path.read_text() == (ROOT / "docs" / path.relative_to(tmp_path)).read_text(), "run: forsaken bench pages"
 
 
 def test_the_same_files_give_the_same_pages(tmp_path: Path) -> None:
@@ -66,6 +69,26 @@ def test_points_and_curves_are_drawn(tmp_path: Path) -> None:
     assert page.count("<circle") == 6
     assert "seconds by iterations (solid: paper)" in page
     assert "test accuracy by iterations" not in page, "a line that never moves is not drawn"
+
+
+def test_the_course_of_a_request_is_a_table_and_a_picture(tmp_path: Path) -> None:
+    curve = [
+        {"round": 0, "exposure": 20.0, "fr": None, "test_loss": 1.5},
+        {"round": 1, "exposure": 10.0, "fr": 0.5, "test_loss": 1.25},
+        {"round": 4, "exposure": 1.0, "fr": 1.0, "test_loss": 1.0},
+    ]
+    saved(tmp_path, "exposure", "ptb-canaries", "matched", {"exposure": 1.0, "curve": curve})
+    saved(tmp_path, "exposure", "ptb-canaries", "retrained", {"exposure": 2.0, "test_loss": 1.25})
+    text, page, picture = (path.read_text() for path in write_pages(tmp_path, tmp_path / "docs"))
+    assert (tmp_path / "docs" / "images" / "canaries.svg").is_file()
+    assert "| 0 | 20.00 |  | 1.5000 |\n| 1 | 10.00 | 0.500 | 1.2500 |\n| 4 | 1.00 | 1.000 | 1.0000 |" in text
+    assert picture.strip() in page
+    root = ET.fromstring(picture)
+    lines, dashed = (root.findall(f"{{http://www.w3.org/2000/svg}}{name}") for name in ("polyline", "line"))
+    spots = [[tuple(map(float, spot.split(","))) for spot in each.attrib["points"].split()] for each in lines]
+    assert spots[0] == [(50, 40), (97.5, pytest.approx(113.7)), (240, 180)]
+    assert spots[1] == [(357.5, 40 + 140), (500, 40)]
+    assert [float(each.attrib["y1"]) for each in dashed] == [pytest.approx(172.6), 110]
 
 
 def test_zero_has_no_sign() -> None:
