@@ -64,7 +64,7 @@ bench: $(READY)  ## measure what the documents quote (hours, with a GPU for the 
 	$(BIN)/python benchmarks/poison.py --scenario poison-digits --seeds 3-5
 	$(BIN)/python benchmarks/poison.py --scenario poison-10 --network small
 	for percent in 2 4 10; do $(BIN)/python benchmarks/poison.py --scenario poison-$$percent --device cuda; done
-	$(BIN)/python benchmarks/canaries.py
+	$(BIN)/forsaken bench run exposure
 	$(BIN)/python benchmarks/pruning.py --seeds 100
 	$(BIN)/python benchmarks/defaults.py --task digits --seeds 100-109
 	$(BIN)/python benchmarks/defaults.py --task reuters-35-11 --seeds 100-101
