@@ -136,7 +136,7 @@ class Plan:
     build : callable
         ``build(plan, seed, progress)`` returns the scenario.
     options : mapping
-        What the builder needs to know beside the sizes.
+        What the builder, or a kind of trial, needs to know beside the sizes.
     note : str
         Where it departs from the paper, and why.
     """
