@@ -6,8 +6,9 @@
 N originals, each with references of its own, are made to forget by every row; 2 N retrained models judge them (they are
 never references). Settings are chosen on seeds from 100 on (--rows tune), and reported on seed 0. Margins, largest
 posteriors and targets of every model stay in --folder, so that rows can be added and attacks made anew without
-training again. Writes results/out-of-fold-TASK-ROWS-SEED.json, and the margins of every model (float16) to
-results/margins/, from which benchmarks/out_of_fold_attacks.py makes attacks without any training.
+training again; a run that was stopped goes on where it was. On a GPU, start NVIDIA's MPS daemon first and train in
+processes side by side (--engine processes). Writes results/out-of-fold-TASK-ROWS-SEED.json, and the margins of every
+model (float16) to results/margins/, from which benchmarks/out_of_fold_attacks.py makes attacks without any training.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from forsaken.auditing.ensembles import WATCHED, Ensembles
 from forsaken.auditing.full import Full
 from forsaken.auditing.inputs import AuditInputs
 from forsaken.auditing.measurements import BEFORE, RETRAINED, Matrices
-from forsaken.bench.audit import fill, inputs_of
+from forsaken.bench.audit import inputs_of
 from forsaken.bench.networks import training_of
 from forsaken.bench.scenarios.scenario import Scenario
 from forsaken.bench.scenarios.table import load_scenario
@@ -40,6 +41,7 @@ from forsaken.data.samples import Samples
 from forsaken.metrics import at_floor, catastrophic_forgetting_rate, forgetting_rate, request_u_lira, u_lira
 from forsaken.progress import bars
 
+HOW = ("engine", "folder", "results", "workers")  # options that no number depends on
 NUMBERS = {
     "u_lira_auc": "auc",
     "u_lira_request_auc": "request",
@@ -184,7 +186,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--epochs", type=int, help="in place of the scenario's own")
-    parser.add_argument("--share", default="", help="i/n: fill the folder with every n-th model from the i-th, no more")
+    parser.add_argument("--engine", default="local", help="processes trains models side by side: see forsaken.engine")
+    parser.add_argument("--workers", type=int, help="how many processes, with --engine processes")
     parser.add_argument("--folder", type=Path, default=Path("runs/out-of-fold"), help="where margins are kept")
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
@@ -196,11 +199,7 @@ def main() -> None:
         if options.epochs is not None:
             scenario = replace(scenario, recipe=replace(scenario.recipe, epochs=options.epochs))
         ensembles = ensembles_of(rows, scenario, options)
-        if options.share:
-            part, parts = map(int, options.share.split("/"))
-            fill(ensembles, part, parts, progress=progress)
-            return
-        matrices = ensembles.measure(progress=progress)
+        matrices = ensembles.measure(engine=options.engine, workers=options.workers, progress=progress)
         stage = staged(scenario, progress, device=options.device)
     first = Full(matrices, next(iter(rows)), seed=options.seed)
     table = yardsticks(first, stage)
@@ -208,7 +207,7 @@ def main() -> None:
         table[name] = measured(Full(matrices, name, seed=options.seed, floors=first.floors), stage, row)
     content = {
         "command": "python benchmarks/out_of_fold.py",
-        "options": {name: value for name, value in vars(options).items() if name not in ("folder", "results", "share")},
+        "options": {name: value for name, value in vars(options).items() if name not in HOW},
         "provenance": origin(),
         "wall_seconds": time.perf_counter() - start,
         "sizes": stage.scenario.sizes(),

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
+import signal
 import sys
 
+import numpy as np
 import pytest
 
 from forsaken.engine import check_engine, fan_out
@@ -60,13 +63,47 @@ def test_a_progress_function_that_raises_cancels() -> None:
 
 @pytest.mark.parametrize("engine", ["rai", "", "ray://", "http://there", None, 3])
 def test_unknown_engines_are_refused(engine) -> None:
-    with pytest.raises(UnknownNameError, match=r"unknown engine .*known: local, ray, ray://host:port"):
+    with pytest.raises(UnknownNameError, match=r"unknown engine .*known: local, processes, ray, ray://host:port"):
         fan_out(square, [1], engine=engine)
 
 
-@pytest.mark.parametrize("engine", ["local", "ray", "ray://there:10001"])
+@pytest.mark.parametrize("engine", ["local", "processes", "ray", "ray://there:10001"])
 def test_known_engines_are_known(engine) -> None:
     check_engine(engine)
+
+
+def test_processes_return_in_order_and_tell_each_item() -> None:
+    ticks: list[Tick] = []
+    shift = 10  # a closure, which pickle alone cannot send
+    found = fan_out(
+        lambda item: (item + shift, os.getpid()), [3, 1, 2], engine="processes", workers=2, progress=ticks.append
+    )
+    assert [value for value, _ in found] == [13, 11, 12]
+    assert os.getpid() not in {process for _, process in found}
+    assert [tick.done for tick in ticks] == [1, 2, 3]
+
+
+def test_arrays_of_a_process_can_be_written_to() -> None:
+    def doubled(values: np.ndarray) -> float:
+        values *= 2
+        return float(values.sum())
+
+    big = np.ones(500_000)
+    assert fan_out(doubled, [big, big], engine="processes", workers=2) == [1e6, 1e6]
+    assert big.sum() == 500_000
+
+
+def test_an_error_of_a_process_is_raised_as_itself() -> None:
+    def work(item: int) -> None:
+        raise UnknownNameError("colour", "bleu", ["blue"])
+
+    with pytest.raises(UnknownNameError, match="unknown colour 'bleu'; did you mean 'blue'"):
+        fan_out(work, [1, 2], engine="processes", workers=2)
+
+
+def test_a_process_that_dies_is_told() -> None:
+    with pytest.raises(ForsakenError, match=r"a process died while it worked .*give fewer workers"):
+        fan_out(lambda item: os.kill(os.getpid(), signal.SIGKILL), [1, 2], engine="processes", workers=2)
 
 
 def test_without_ray_the_remedy_is_told(monkeypatch) -> None:

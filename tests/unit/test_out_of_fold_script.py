@@ -64,17 +64,23 @@ def test_attacks_are_those_of_the_saved_margins() -> None:
     with benchmark_scripts.script("out_of_fold_attacks") as script:
         paths = sorted((script.RESULTS / "margins").glob("*.npz"))
         assert paths
-        groups, about = script.read(paths[0])
-        saved = json.loads((script.RESULTS / f"attacks-{paths[0].stem.removeprefix('out-of-fold-')}.json").read_bytes())
-        row, retrained = saved["rows"]["K = 4 by group"], groups["retrained"]["forget"]
-        assert row["forget"]["request"] == request_u_lira(groups["K = 4 by group"]["forget"], retrained[:16])
-        assert row["forget"]["auc"] == u_lira(groups["K = 4 by group"]["forget"], retrained[:16]).auc
-        assert saved["rows"]["retrained"]["forget"]["request_floor"] == list(request_floor(retrained)[:2])
-        for told in (saved["provenance"], saved["of_the_margins"]["provenance"]):
-            assert {"commit", "source_sha256", "processor"} <= set(told)
-        earlier = json.loads((script.RESULTS / f"{paths[0].stem}.json").read_bytes())["rows"]["K = 4 by group"]
-        assert row["forget"]["auc"] == pytest.approx(earlier["auc"], abs=0.002), "float16 moves it by less"
-        assert about["options"]["seed"] == 0
+        for path in paths:
+            groups, about = script.read(path)
+            name = f"attacks-{path.stem.removeprefix('out-of-fold-')}.json"
+            saved, models = json.loads((script.RESULTS / name).read_bytes()), about["options"]["models"]
+            practical = next(row for row in saved["rows"] if row.startswith("K = 4"))
+            row, retrained = saved["rows"][practical], groups["retrained"]["forget"]
+            assert row["forget"]["request"] == request_u_lira(groups[practical]["forget"], retrained[:models])
+            assert row["forget"]["auc"] == u_lira(groups[practical]["forget"], retrained[:models]).auc
+            assert saved["rows"]["retrained"]["forget"]["request_floor"] == list(
+                request_floor(retrained, seed=about["options"]["seed"])[:2]
+            )
+            for told in (saved["provenance"], saved["of_the_margins"]["provenance"]):
+                assert {"commit", "source_sha256", "processor"} <= set(told)
+            result = script.RESULTS / f"{path.stem}.json"
+            if result.exists():
+                earlier = json.loads(result.read_bytes())["rows"][practical]
+                assert row["forget"]["auc"] == pytest.approx(earlier["auc"], abs=0.003), "float16 moves it by less"
 
 
 def test_saved_margins_are_read_back(tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ def audit(
     secret : bytes, optional
         Seals the measurements in `folder`: those that were not written with this key are refused.
     engine, workers
-        Where "full" trains: "local", "ray" or "ray://host:port"; see `forsaken.engine.fan_out`.
+        Where "full" trains: "local", "processes", "ray" or "ray://host:port"; see `forsaken.engine.fan_out`.
     device : str, optional
         Where to train; by default the device of the audited model.
     forward : callable, optional

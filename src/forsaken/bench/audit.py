@@ -8,16 +8,13 @@ from pathlib import Path
 import torch
 
 from forsaken.auditing.audit import audit
-from forsaken.auditing.ensembles import Ensembles
 from forsaken.auditing.held_out import HeldOut
 from forsaken.auditing.inputs import AuditInputs
-from forsaken.auditing.measurements import BEFORE, RETRAINED
 from forsaken.auditing.result import Audit, Profile
 from forsaken.bench.networks import training_of
 from forsaken.bench.scenarios.scenario import Scenario
 from forsaken.bench.trial import Stage, prepare
 from forsaken.data.samples import Samples
-from forsaken.errors import SettingsError
 from forsaken.references.curvature import Curvature
 from forsaken.references.table import References
 from forsaken.types import Progress, silent
@@ -102,24 +99,3 @@ def inputs_of(scenario: Scenario, target: object, device: str | torch.device = "
     sets = scenario.sets(nonmembers=True)
     sets = replace(sets, reference=Samples(sets.need("reference").inputs))  # without labels, as a user's come
     return AuditInputs(target, target, sets, training=training_of(scenario, device), seed=scenario.seed)
-
-
-def fill(ensembles: Ensembles, part: int, parts: int, *, progress: Progress = silent) -> None:
-    """Train every `parts`-th model of an ensemble, from number `part` on, unless it is in the folder.
-
-    Several processes can fill one folder in parallel; afterwards `Ensembles.measure` finds all models there.
-    """
-    if not 0 <= part < parts:
-        raise SettingsError(f"part is {part} of {parts}, expected a number from 0 to {parts - 1}")
-    if ensembles.folder is None:
-        raise SettingsError("several processes fill one folder, and folder is None; give folder=")
-    lost = [group for own in ensembles.cache.keys.values() for group, key in own.items() if key is None]
-    if lost:
-        raise SettingsError(
-            f"the measurements of {', '.join(lost)} cannot be kept for other processes: train by forsaken.Training, "
-            "and use methods of this package without functions among their settings"
-        )
-    missing = set(ensembles.missing())
-    shares = [[one for one in ensembles.models if one[0] == group][part::parts] for group in (BEFORE, RETRAINED)]
-    for _ in ensembles.train([one for own in shares for one in own if one in missing], progress=progress):
-        pass

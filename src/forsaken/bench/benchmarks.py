@@ -26,8 +26,12 @@ _FIVE = "reuters"  # scenarios that begin so are cheap: five seeds in place of t
 _THREE = ("c10-t", "i-c", "reuters-35-11", BUILT_IN)
 _SIZES = (100, 150, 200, 250, 300)
 _EPOCHS = {"c10-t": (1, 2, 4, 8, 12, 16, 20), "reuters-35-11": (2, 5, 10, 20, 40), BUILT_IN: (5, 20, 200)}
-_ROWS = {"c10-t": (5_000, 10_000, 25_000), "i-c": (2_500, 5_000, 10_000), BUILT_IN: (125, 250, 500)}
-_ROWS["pictures-210"] = (5_000, 10_000, 20_000, 40_000, 70_000)
+_ROWS = {
+    "c10-t": (5_000, 10_000, 25_000),
+    "pictures-210": (5_000, 10_000, 20_000, 40_000, 70_000),
+    "i-c": (2_500, 5_000, 10_000),
+    BUILT_IN: (125, 250, 500),
+}
 
 
 @dataclass(frozen=True, slots=True)

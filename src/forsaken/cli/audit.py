@@ -40,7 +40,7 @@ def audit(
     models: Annotated[int | None, typer.Option(help="How many models to train, in place of the job's own.")] = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder, in place of the job's own.")] = None,
     after: After = None,
-    engine: Annotated[str, typer.Option(help="Where full trains: local, ray or ray://host:port.")] = "local",
+    engine: Annotated[str, typer.Option(help="Where full trains: local, processes, ray or ray://host:port.")] = "local",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what an audit would cost; write nothing.")] = False,
     require: Require = None,
     as_json: AsJson = False,

@@ -29,7 +29,7 @@ SENSITIVE_MODELS = "The models kept in it remember rows as the model itself does
 @app.command("fit")
 def fit(
     job: JobFile = Path(JOB_FILE),
-    engine: Annotated[str, typer.Option(help="Where to train: local, ray or ray://host:port.")] = "local",
+    engine: Annotated[str, typer.Option(help="Where to train: local, processes, ray or ray://host:port.")] = "local",
     force: Annotated[bool, typer.Option("--force", help="Replace a table that is there.")] = False,
     as_json: AsJson = False,
 ) -> None:

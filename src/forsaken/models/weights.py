@@ -100,4 +100,4 @@ def same_bits(a: Tensor, b: Tensor) -> Tensor:
 
 def _hash(value: Tensor) -> str:
     flat = value.detach().cpu().contiguous().reshape(-1)
-    return hashlib.sha256(flat.view(torch.uint8).numpy() if flat.numel() else b"").hexdigest()
+    return hashlib.sha256(flat.view(torch.uint8).numpy().data if flat.numel() else b"").hexdigest()

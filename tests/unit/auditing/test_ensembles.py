@@ -13,7 +13,6 @@ from audit_case import METHOD, RECIPE, Small, build
 from forsaken import METHODS, Forsaken, Recipe, Training
 from forsaken.auditing.ensembles import Ensembles
 from forsaken.auditing.inputs import AuditInputs
-from forsaken.bench.audit import fill
 from forsaken.bench.wrapped import InTurn
 from forsaken.data.samples import Samples
 from forsaken.errors import ForsakenError, InputError, NonFiniteError, SettingsError
@@ -212,43 +211,17 @@ def test_a_method_of_somebody_else_is_not_cached(trained, tmp_path):
     assert len(kept) == 2, "the originals and the retrained models, and nothing of the method"
 
 
-def test_processes_share_a_folder(trained, tmp_path):
-    for part in (0, 1):
-        fill(ensembles(trained, tmp_path), part, 2)
-        left = len(ensembles(trained, tmp_path).missing())
-        assert left == (2, 0)[part], "every second original and every second retrained model"
+def test_processes_side_by_side_train_the_same_models(trained, tmp_path):
+    shared = ensembles(trained, tmp_path, at_once=1).measure(engine="processes", workers=2)
     calls: list[int] = []
     again = ensembles(trained, tmp_path, training=counted(trained, calls))
     again.cache  # noqa: B018 (the hash builds the network once)
     calls.clear()
-    shared = again.measure()
-    assert calls == []
+    again.measure()
+    assert calls == [], "everything is in the folder"
     alone = ensembles(trained, at_once=1).measure()
     for who, sets in alone.margins.items():
         assert np.allclose(sets["forget"], shared.margins[who]["forget"], atol=1e-3)
-
-
-def test_a_folder_is_needed_to_share(trained):
-    with pytest.raises(SettingsError, match="folder is None"):
-        fill(ensembles(trained), 0, 2)
-
-
-@pytest.mark.parametrize(("part", "parts"), [(2, 2), (-1, 2), (0, 0)])
-def test_a_share_that_is_none(trained, tmp_path, part, parts):
-    with pytest.raises(SettingsError, match=f"part is {part} of {parts}"):
-        fill(ensembles(trained, tmp_path), part, parts)
-
-
-def test_what_cannot_be_kept_is_not_trained_for_others(trained, tmp_path):
-    calls = []
-
-    def train(data, seed):
-        calls.append(seed)
-        return Training(build, FAST).run(data, seed=seed)
-
-    with pytest.raises(SettingsError, match="cannot be kept for other processes"):
-        fill(ensembles(trained, tmp_path, training=train), 0, 2)
-    assert calls == []
 
 
 def test_the_settings_of_a_method_within_a_method_decide_its_place(trained, tmp_path):

@@ -42,7 +42,7 @@ from forsaken.unlearning.sisa.training import (
 )
 
 _ELSEWHERE = ("engine", "workers")  # settings of where the work is done, which do not change the result
-_ENGINES = "local, ray, or ray://host:port"
+_ENGINES = "local, processes, ray, or ray://host:port"
 
 
 @dataclass(frozen=True, kw_only=True)
