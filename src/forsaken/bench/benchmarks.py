@@ -132,7 +132,9 @@ class Benchmark:
 
 
 def usual_seeds(scenario: str) -> range:
-    """Return the seeds that are reported."""
+    """Return the seeds that are reported: others than those that settings were chosen on or that were looked at."""
+    if scenario == "poison-digits":  # the score of suspects was chosen after seeds 0 to 2 had been looked at
+        return range(3, 6)
     return range(5 if scenario.startswith(_FIVE) else 3)
 
 
