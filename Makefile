@@ -46,28 +46,9 @@ format: $(READY)  ## put the code into the house format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY)  ## measure what the documents quote (hours, with a GPU for the pictures; FORSAKEN_DATA names the datasets' folder)
-	$(BIN)/python benchmarks/cost.py
-	$(BIN)/python benchmarks/digits.py
-	$(BIN)/python benchmarks/reuters.py
-	$(BIN)/python benchmarks/recipes.py
-	$(BIN)/python benchmarks/duplicates.py
-	$(BIN)/python benchmarks/baselines.py --task digits --tune 100-101
-	$(BIN)/python benchmarks/baselines.py --task digits-pictures --tune 100-101
-	$(BIN)/python benchmarks/baselines.py --task reuters-35-11 --tune 100-101 --device cuda
-	for task in c10-t news-15-5 i-c reuters-35-11; do $(BIN)/python benchmarks/oracles.py --scenario $$task --device cuda; done
-	for task in reuters-35-11 reuters-id; do $(BIN)/python benchmarks/audit.py --task $$task --models 64 --device cuda; done
-	$(BIN)/python benchmarks/audit.py --task reuters-35-11 --models 16
-	$(BIN)/python benchmarks/audit.py --task digits --models 16
-	for split in iid dirichlet; do $(BIN)/python benchmarks/federated.py --split $$split; done
-	$(BIN)/python benchmarks/federated_detector.py
-	$(BIN)/python benchmarks/poison.py --scenario poison-digits --seeds 3-5
-	$(BIN)/python benchmarks/poison.py --scenario poison-10 --network small
-	for percent in 2 4 10; do $(BIN)/python benchmarks/poison.py --scenario poison-$$percent --device cuda; done
-	$(BIN)/forsaken bench run exposure
-	$(BIN)/python benchmarks/pruning.py --seeds 100
-	$(BIN)/python benchmarks/defaults.py --task digits --seeds 100-109
-	$(BIN)/python benchmarks/defaults.py --task reuters-35-11 --seeds 100-101
+bench: $(READY)  ## measure the paper's tables and figures (hours; DEVICE=cuda for pictures; FORSAKEN_DATA names the datasets' folder)
+	$(BIN)/forsaken bench run all --device $(or $(DEVICE),cpu)
+	$(BIN)/forsaken bench pages
 
 clean:  ## remove the virtual environment and all runs
 	rm -rf $(VENV) runs

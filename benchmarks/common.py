@@ -11,9 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from forsaken import Forsaken
 from forsaken._files import write_atomically
-from forsaken.bench.trial import View, prepare
 from forsaken.provenance import provenance, source_hash
 
 RESULTS = Path(__file__).parent / "results"
@@ -70,35 +68,6 @@ def summary(rows: dict[str, list[dict[str, float]]]) -> str:
             cells.append(f"{key} {np.mean(column):.4g}{spread}" if column else f"{key} n/a")
         lines.append(f"{name:40s} " + "  ".join(cells))
     return "\n".join(lines)
-
-
-def trial_rows(task: str, used: list[int], methods: dict[str, Forsaken]) -> dict[str, list[dict[str, float]]]:
-    """Run methods on the stage of each seed; return the numbers of every seed, the retrained model's first."""
-    rows: dict[str, list[dict[str, float]]] = {name: [] for name in ("retrained", "before", *methods)}
-    for seed in used:
-        stage = prepare(task, seed)
-        scenario = stage.scenario
-        before = stage.judge(stage.before)
-        retrained = stage.judge(View.of(stage.retrained, scenario)).to_dict()
-        retrained["accuracy_loss"] = before.accuracy - retrained["accuracy"]
-        rows["retrained"].append(retrained | {"seconds": stage.retrain_seconds})
-        oracle = stage.oracle_report().balanced_accuracy
-        rows["before"].append(before.to_dict() | {"memorised": stage.memorised, "oracle_balanced_accuracy": oracle})
-        for name, method in methods.items():
-            result = method(stage.target, scenario.forget, scenario.reference, scenario.retain, seed=seed)
-            found = stage.judge(View.of(result.model, scenario)).to_dict()
-            found |= {
-                "accuracy_loss": before.accuracy - found["accuracy"],
-                "density": result.density,
-                "seconds": result.seconds,
-                "speedup": stage.retrain_seconds / result.seconds,
-                "iterations": result.iterations,
-                "evaluations": result.evaluations,
-            }
-            rows[name].append(found)
-            numbers = " ".join(f"{key} {value}" for key, value in found.items())
-            print(f"seed {seed}  {name:12s} {numbers} {result.stopped}", flush=True)
-    return rows
 
 
 def write_result(path: Path, used: list[int], rows: dict[str, list[dict[str, float]]], **more: object) -> None:
