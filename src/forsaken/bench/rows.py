@@ -50,8 +50,8 @@ class Row:
         fold, which must be known beforehand) or "suspects" (nobody says which samples: those whose labels look wrong
         by the references); of a language model "matched" (each canary gets the answers on an unused one).
     retain : str
-        Which kept samples the method gets: "few" (the scenario's 1 %), "many" (1,000, or a tenth where that is less) or
-        "all".
+        Which kept samples the method gets: "few" (the scenario's 1 %), "many" (1,000, or where that is less half of
+        them, with references a tenth) or "all".
     tuned : bool
         Whether its settings were chosen on other seeds (`TUNED`).
     """

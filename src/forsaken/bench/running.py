@@ -17,7 +17,7 @@ from forsaken.bench.rows import FOLDS, row_named
 from forsaken.bench.scenarios.scenario import Scenario
 from forsaken.bench.scenarios.table import plan_named
 from forsaken.bench.store import Store
-from forsaken.bench.trials import Trial, measure_group, read, write
+from forsaken.bench.trials import Changes, Trial, measure_group, read, write
 from forsaken.engine import fan_out
 from forsaken.models.train import steps_of, train
 from forsaken.types import Progress, Tick, silent
@@ -36,6 +36,7 @@ _TRAININGS = {
     "matched": 2.5,
 }
 _SHORT = 0.2  # trainings that any other row takes
+_Seconds = dict[tuple[str, str, str, str], list[float]]  # of trials, by device, scenario, kind and row
 
 
 def missing_data(scenario: str) -> list[str]:
@@ -43,9 +44,10 @@ def missing_data(scenario: str) -> list[str]:
     return [name for name in plan_named(scenario).datasets if presence(dataset_named(name)) == "no"]
 
 
-def unfinished(trials: Iterable[Trial], folder: Path) -> list[Trial]:
-    """Return the trials that have no saved result, each once."""
-    return [trial for trial in {trial.key: trial for trial in trials}.values() if read(trial, folder) is None]
+def unfinished(trials: Iterable[Trial], folder: Path, *, anew: bool = False) -> list[Trial]:
+    """Return the trials that have no saved result, or with `anew` all of them, each once."""
+    once = {trial.key: trial for trial in trials}.values()
+    return [trial for trial in once if anew or read(trial, folder) is None]
 
 
 def groups_of(trials: Iterable[Trial]) -> list[list[Trial]]:
@@ -64,6 +66,7 @@ def run_trials(
     engine: str = "local",
     workers: int | None = None,
     gpus: float = 0.0,
+    anew: bool = False,
     progress: Progress = silent,
 ) -> int:
     """Measure trials and save each as soon as it is known; return how many were measured.
@@ -78,10 +81,15 @@ def run_trials(
         Where trained models are kept, so that no later trial trains them again.
     engine, workers, gpus
         See `forsaken.engine.fan_out`. An item is a group of trials that share their trained models.
+    anew : bool
+        Whether saved trials are measured again. Each is replaced when its new numbers are there, so that a run that is
+        stopped loses none; trained models of the store are used as ever.
     progress : callable
         Called with the share of all trials that is done, and for what is under way.
     """
-    wanted = unfinished(trials, folder)
+    # A worker of Ray may run in another folder of this machine.
+    folder, store = folder.absolute(), store.absolute()
+    wanted = unfinished(trials, folder, anew=anew)
     groups, done = groups_of(wanted), 0
 
     def told(number: int) -> None:
@@ -109,8 +117,7 @@ def run_trials(
         strict=True,
     ):
         for trial, content in zip(group, found, strict=True):
-            if read(trial, folder) is None:
-                write(trial, folder, content)
+            write(trial, folder, content)
         told(len(group))
     return done
 
@@ -161,18 +168,21 @@ class Cost:
     bytes: int
 
 
-def expected_costs(trials: Sequence[Trial], folder: Path, *, progress: Progress = silent) -> list[Cost]:
-    """Return what it will take to measure the trials that are not saved yet, group by group."""
+def expected_costs(
+    trials: Sequence[Trial], folder: Path, *, anew: bool = False, progress: Progress = silent
+) -> list[Cost]:
+    """Return what it will take to measure the trials that are not saved yet (with `anew`, all), group by group."""
     saved = _saved(folder)
-    known: dict[str, tuple[float, int]] = {}
+    known: dict[tuple[str, str | None], tuple[float, int]] = {}
     found = []
-    groups = groups_of(unfinished(trials, folder))
+    groups = groups_of(unfinished(trials, folder, anew=anew))
     for at, group in enumerate(groups):
         progress(Tick("estimate", at, len(groups)))
         first = group[0]
-        if first.scenario not in known:
-            known[first.scenario] = _training_of(first, saved)
-        full, parameters = known[first.scenario]
+        task = first.scenario, first.changes.model
+        if task not in known:
+            known[task] = _training_of(first, saved)
+        full, parameters = known[task]
         plan, own = plan_named(first.scenario), first.changes.plan(first.scenario)
         training = full * own.recipe.epochs / plan.recipe.epochs
         seconds = 3 * training + sum(_row_seconds(trial, training, saved) for trial in group)
@@ -182,8 +192,8 @@ def expected_costs(trials: Sequence[Trial], folder: Path, *, progress: Progress 
     return found
 
 
-def _row_seconds(trial: Trial, training: float, saved: dict[tuple[str, str, str], list[float]]) -> float:
-    before = saved.get((trial.scenario, trial.kind, trial.row))
+def _row_seconds(trial: Trial, training: float, saved: _Seconds) -> float:
+    before = saved.get((trial.device, trial.scenario, trial.kind, trial.row))
     if before and not trial.changes.told():
         return mean(before)
     if trial.kind == "truth":
@@ -196,29 +206,30 @@ def _row_seconds(trial: Trial, training: float, saved: dict[tuple[str, str, str]
     return training * _TRAININGS.get(trial.row, _SHORT)
 
 
-def _saved(folder: Path) -> dict[tuple[str, str, str], list[float]]:
+def _saved(folder: Path) -> _Seconds:
     """Return the seconds of all saved trials, and under the row "" those of one training."""
-    found: dict[tuple[str, str, str], list[float]] = {}
+    found: _Seconds = {}
     for path in sorted(folder.glob("*/*.json")):
         try:
             content = parse_json(path.read_bytes())
             what = content["trial"]
             if what["changes"]:
                 continue
-            found.setdefault((what["scenario"], what["kind"], what["row"]), []).append(content["trial_seconds"])
+            place = what["device"], what["scenario"]
+            found.setdefault((*place, what["kind"], what["row"]), []).append(content["trial_seconds"])
             trained = content["numbers"].get("train_seconds")
         except (OSError, UnreadableError, KeyError, TypeError):
             continue
         if trained is not None:
-            found.setdefault((what["scenario"], "", ""), []).append(trained)
+            found.setdefault((*place, "", ""), []).append(trained)
     return found
 
 
-def _training_of(trial: Trial, saved: dict[tuple[str, str, str], list[float]]) -> tuple[float, int]:
-    """Return the seconds of one training of the scenario, and its parameters."""
-    scenario = trial.changes.scenario(trial.scenario, trial.seed)
+def _training_of(trial: Trial, saved: _Seconds) -> tuple[float, int]:
+    """Return the seconds of one training of the scenario with all its epochs, and its parameters."""
+    scenario = Changes(model=trial.changes.model).scenario(trial.scenario, trial.seed)
     parameters = parameter_count(scenario)
-    before = saved.get((trial.scenario, "", ""))
+    before = None if trial.changes.model else saved.get((trial.device, trial.scenario, "", ""))
     return (mean(before) if before else _timed(scenario, trial.device)), parameters
 
 

@@ -50,12 +50,16 @@ def content_hash(samples: Samples) -> str:
 
 
 def clocked(act: Callable[[], Any]) -> Trained:
-    """Return what a function returns, with its seconds; a GPU is waited for."""
-    wall, used = time.perf_counter(), time.process_time()
-    found = act()
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()  # a GPU goes on after the call that asked it to work has returned
-    return Trained(found, time.perf_counter() - wall, time.process_time() - used)
+    """Return what a function returns, with its seconds; a GPU is waited for at both ends."""
+
+    def now() -> tuple[float, float]:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()  # a GPU goes on after the call that asked it to work has returned
+        return time.perf_counter(), time.process_time()
+
+    (wall, used), found = now(), act()
+    end, used_then = now()
+    return Trained(found, end - wall, used_then - used)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -169,7 +170,7 @@ class Trial:
             "sizes": asdict(plan.sizes),
             "options": dict(plan.options),
             "device": self.device,
-            "version": version("forsaken"),
+            "version": _version(),
         }
 
     @property
@@ -181,6 +182,12 @@ class Trial:
         """Return the place of its file."""
         kind = "" if self.kind == "forget" else f"{self.kind}-"
         return folder / self.scenario / f"{kind}{self.row}-seed-{self.seed}-{self.key[:10]}.json"
+
+
+@cache
+def _version() -> str:
+    """Return the version of this package; a page of results asks for it thousands of times."""
+    return version("forsaken")
 
 
 def read(trial: Trial, folder: Path) -> dict[str, Any] | None:
@@ -215,7 +222,7 @@ def measure_group(
         start = time.perf_counter()
         try:
             numbers = KINDS[trial.kind](stage, trial, store, progress)
-        except _REFUSALS as error:  # an answer, too: this method cannot do it
+        except _REFUSALS as error:  # an answer, too: this method cannot do it, or ruins the model
             numbers = {"refused": str(error)}
         yield (
             trial,

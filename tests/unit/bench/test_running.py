@@ -81,6 +81,24 @@ def test_a_run_that_is_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
     assert [numbers(one, results) for one in TRIALS] == [numbers(one, whole) for one in TRIALS]
 
 
+def test_measuring_anew_replaces_results_one_by_one(tmp_path: Path) -> None:
+    results, store = tmp_path / "results", tmp_path / "store"
+    run_trials(TRIALS[:3], results, store)
+    old = [trial.path(results).stat().st_mtime_ns for trial in TRIALS[:3]]
+    assert unfinished(TRIALS[:3], results, anew=True) == TRIALS[:3]
+    assert [one.trials for one in expected_costs(TRIALS[:3], results, anew=True)] == [3]
+
+    def stop(tick: Tick) -> None:
+        if tick.stage == running.STAGE and tick.done == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_trials(TRIALS[:3], results, store, anew=True, progress=stop)
+    new = [trial.path(results).stat().st_mtime_ns for trial in TRIALS[:3]]
+    assert [after > before for before, after in zip(old, new, strict=True)] == [True, False, False], "none is lost"
+    assert run_trials(TRIALS[:3], results, store, anew=True) == 3
+
+
 def test_progress_counts_all_trials(tmp_path: Path) -> None:
     ticks: list[Tick] = []
     run_trials(TRIALS[:3], tmp_path / "results", tmp_path / "store", progress=ticks.append)
@@ -98,6 +116,12 @@ def test_costs_fall_to_nothing_as_trials_are_done(tmp_path: Path) -> None:
     assert expected_costs(TRIALS, results) == []
 
 
+def test_costs_of_fewer_epochs_are_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "_timed", lambda scenario, _: float(scenario.recipe.epochs))
+    few = [Trial("digits", 0, "retrained", changes=Changes(epochs=count)) for count in (2, 20)]
+    assert [one.seconds for one in expected_costs(few, tmp_path)] == pytest.approx([3 * 2, 3 * 20])
+
+
 def test_costs_grow_with_trainings() -> None:
     def seconds(trial: Trial) -> float:
         return running._row_seconds(trial, 10.0, {})
@@ -105,5 +129,7 @@ def test_costs_grow_with_trainings() -> None:
     plain = Trial("digits", 0, "forsaken")
     assert seconds(plain) < seconds(Trial("digits", 0, "sisa")) < seconds(Trial("digits", 0, "forsaken", kind="truth"))
     assert seconds(Trial("digits", 0, "retrained")) == 0
-    assert running._row_seconds(plain, 10.0, {("digits", "forget", "forsaken"): [1.0, 3.0]}) == 2
+    assert running._row_seconds(plain, 10.0, {("cpu", "digits", "forget", "forsaken"): [1.0, 3.0]}) == 2
+    elsewhere = {("cuda", "digits", "forget", "forsaken"): [1.0, 3.0]}
+    assert running._row_seconds(plain, 10.0, elsewhere) == seconds(plain), "a GPU's seconds say nothing of a CPU's"
     assert Cost("digits", 0, 1, 1.0, 1).bytes == 1
