@@ -38,14 +38,31 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class TableLine:
-    """One line of a table: `n` seeds, the cells by column, and why there are none where a method refused."""
+    """One line of a table.
+
+    Attributes
+    ----------
+    n : int
+        Seeds with numbers.
+    cells : tuple of Cell
+        By column.
+    refused, refusals : str, int
+        Why the method could not do it, or what it ruined, and on how many seeds. A mean over the other seeds is one
+        over those on which the method worked.
+    runs : tuple of mapping
+        The numbers, seed by seed.
+    device : str
+        "cpu" or "cuda": the same for all lines of a scenario.
+    """
 
     scenario: str
     line: Line
     n: int
     cells: tuple[Cell, ...]
     refused: str = ""
+    refusals: int = 0
     runs: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
+    device: str = "cpu"
 
     @property
     def label(self) -> str:
@@ -55,7 +72,10 @@ class TableLine:
 
 @dataclass(frozen=True, slots=True)
 class ResultTable:
-    """A benchmark with its numbers; lines without a measured or printed number are left out."""
+    """A benchmark with its numbers; lines without a measured or printed number are left out.
+
+    `provenance` is that of every trial, and the device that it was measured on.
+    """
 
     benchmark: Benchmark
     lines: tuple[TableLine, ...]
@@ -79,7 +99,9 @@ class ResultTable:
                     "row": one.line.row,
                     "variation": one.line.variation,
                     "n": one.n,
+                    "device": one.device,
                     "refused": one.refused,
+                    "refusals": one.refusals,
                     **{
                         column.name: {"mean": cell.mean, "interval": cell.interval, "paper": cell.paper}
                         for column, cell in zip(self.benchmark.columns, one.cells, strict=True)
@@ -94,15 +116,16 @@ def gather(benchmark: Benchmark, folder: Path) -> ResultTable:
     """Read the saved trials of a benchmark."""
     lines, origins = [], []
     for scenario in benchmark.scenarios:
-        for line in benchmark.lines_of(scenario):
-            contents = list(_contents(benchmark, scenario, line, folder))
-            runs = tuple(_derived(content["numbers"]) for content in contents if "refused" not in content["numbers"])
-            refused = next((text for one in contents if (text := one["numbers"].get("refused"))), "")
-            origins += [content["provenance"] for content in contents]
+        device, measured = _measured(benchmark, scenario, folder)
+        for line, contents in zip(benchmark.lines_of(scenario), measured, strict=True):
+            runs = tuple(_derived(one["numbers"], device) for one in contents if "refused" not in one["numbers"])
+            refusals = [one["numbers"]["refused"] for one in contents if "refused" in one["numbers"]]
+            origins += [{**one["provenance"], "device": device} for one in contents]
             theirs = paper_numbers(scenario, line.row, line.variation)
             cells = tuple(_cell(runs, column.name, theirs.get(column.name)) for column in benchmark.columns)
-            if runs or refused or any(cell.paper is not None for cell in cells):
-                lines.append(TableLine(scenario, line, len(runs), cells, refused, runs))
+            if contents or any(cell.paper is not None for cell in cells):
+                reason = refusals[0] if refusals else ""
+                lines.append(TableLine(scenario, line, len(runs), cells, reason, len(refusals), runs, device))
     return ResultTable(benchmark, tuple(lines), tuple(origins))
 
 
@@ -110,9 +133,9 @@ def progress_of(benchmark: Benchmark, folder: Path) -> dict[str, int]:
     """Return how many trials of the reported seeds there are, and how many are done."""
     total = done = 0
     for scenario in benchmark.scenarios:
-        for line in benchmark.lines_of(scenario):
-            total += len(usual_seeds(scenario))
-            done += len(list(_contents(benchmark, scenario, line, folder)))
+        _, measured = _measured(benchmark, scenario, folder)
+        total += len(usual_seeds(scenario)) * len(measured)
+        done += sum(map(len, measured))
     return {"trials": total, "done": done}
 
 
@@ -121,21 +144,34 @@ def all_tables(folder: Path, names: Iterable[str] = BENCHMARKS) -> dict[str, Res
     return {name: gather(BENCHMARKS[name], folder) for name in names}
 
 
-def _contents(benchmark: Benchmark, scenario: str, line: Line, folder: Path) -> Iterable[dict[str, Any]]:
-    """Return what is saved for the seeds of a line; a GPU's where there is one, and never both mixed."""
-    devices = DEVICES if needs_gpu(scenario) else DEVICES[::-1]
-    for device in devices:
+def _measured(benchmark: Benchmark, scenario: str, folder: Path) -> tuple[str, list[list[dict[str, Any]]]]:
+    """Return a device, and what was measured on it for the seeds of each line of a scenario.
+
+    It is the device with the most trials, so that the lines of a table can be compared; of equals a GPU for networks
+    that need one, and else the CPU.
+    """
+
+    def saved(device: str, line: Line) -> list[dict[str, Any]]:
+        if not (folder / scenario).is_dir():
+            return []
         trials = (benchmark.trial(scenario, line, seed, device) for seed in usual_seeds(scenario))
-        found = [content for trial in trials if (content := read(trial, folder)) is not None]
-        if found:
-            return found
-    return []
+        return [content for trial in trials if (content := read(trial, folder)) is not None]
+
+    devices = DEVICES if needs_gpu(scenario) else DEVICES[::-1]
+    found = {device: [saved(device, line) for line in benchmark.lines_of(scenario)] for device in devices}
+    return max(found.items(), key=lambda pair: sum(map(len, pair[1])))
 
 
-def _derived(numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """Add the ratios to retraining, which was timed in the same group of trials."""
+def _derived(numbers: Mapping[str, Any], device: str) -> dict[str, Any]:
+    """Add the ratios to retraining, which was timed when the models of the group were trained.
+
+    A GPU works while the processor waits or not, so that processor time means nothing there.
+    """
     found = dict(numbers)
-    for name, start in (("speedup", ""), ("processor_speedup", "processor_")):
+    if "accuracy" in found:
+        found.setdefault("test_accuracy", found["accuracy"])
+    pairs = {"speedup": ""} if device == "cuda" else {"speedup": "", "processor_speedup": "processor_"}
+    for name, start in pairs.items():
         again, own = numbers.get(f"retrain_{start}seconds"), numbers.get(f"{start}seconds")
         if again and own:
             found[name] = again / own

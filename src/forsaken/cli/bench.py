@@ -60,11 +60,14 @@ def run(
     ] = None,
     scenario: Annotated[list[str] | None, typer.Option(help="Only this scenario; more than once for several.")] = None,
     row: Annotated[list[str] | None, typer.Option(help="Only this row; more than once for several.")] = None,
-    engine: Annotated[str, typer.Option(help="local: one after the other; processes: side by side; ray.")] = "local",
+    engine: Annotated[
+        str,
+        typer.Option(help="local: one after the other; processes: side by side; ray. Side by side each takes longer."),
+    ] = "local",
     address: Annotated[str | None, typer.Option(help="A Ray cluster, as ray://host:port; with --engine ray.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="How many groups of trials at a time.")] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda; pictures need cuda.")] = "cpu",
-    resume: Annotated[bool, typer.Option("--resume/--anew", help="Keep finished trials, or measure again.")] = True,
+    resume: Annotated[bool, typer.Option("--resume/--anew", help="Keep finished trials, or replace each.")] = True,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how long it takes, and how much disk.")] = False,
     folder: Folder = RESULTS,
     store: Annotated[Path, typer.Option(help="Where trained models are kept between runs.")] = STORE,
@@ -77,14 +80,13 @@ def run(
     from forsaken.bench.running import expected_costs, run_trials, unfinished
 
     trials, left_out = _chosen(names, seeds, scenario or [], row or [], device)
-    if not resume and not dry_run:
-        for trial in trials:
-            trial.path(folder).unlink(missing_ok=True)
-    wanted = unfinished(trials, folder)
+    if device == "cuda" and trials and (engine != "ray" or dry_run):
+        _check_gpu()
+    wanted = unfinished(trials, folder, anew=not resume)
     facts: dict[str, Any] = {"trials": len({trial.key for trial in trials}), "to_do": len(wanted), "left_out": left_out}
     if dry_run:
         with at_work() as progress:
-            costs = expected_costs(trials, folder, progress=progress)
+            costs = expected_costs(trials, folder, anew=not resume, progress=progress)
         facts |= {
             "hours": round(sum(one.seconds for one in costs) / 3600, 2),
             "mebibytes": round(sum(one.bytes for one in costs) / 2**20, 1),
@@ -98,6 +100,7 @@ def run(
                 engine=_engine(engine, address),
                 workers=workers,
                 gpus=1.0 if device == "cuda" else 0.0,
+                anew=not resume,
                 progress=progress,
             )
     if as_json:
@@ -126,7 +129,7 @@ def table(
     """
     from forsaken.bench.benchmarks import benchmark_named
     from forsaken.bench.tables import gather
-    from forsaken.report.results import as_markdown, cell_text
+    from forsaken.report.results import as_markdown, cell_text, refusals
 
     found = [gather(benchmark_named(name), folder) for name in _names(names)]
     if as_json:
@@ -143,8 +146,7 @@ def table(
             cells = [cell_text(cell, column) for cell, column in zip(line.cells, one.benchmark.columns, strict=True)]
             shown.add_row(line.scenario, line.label, str(line.n), *cells)
         print_table(shown)
-        if one.benchmark.note:
-            note(one.benchmark.note)
+        note(*refusals(one), *([one.benchmark.note] if one.benchmark.note else []))
 
 
 @app.command("pages")
@@ -201,7 +203,17 @@ def _chosen(
             "scenarios of each"
         )
     chosen = [trial for trial in found if not rows or trial.row in rows]
+    if found and not chosen:
+        known = ", ".join(dict.fromkeys(trial.row for trial in found))
+        raise SettingsError(f"none of {', '.join(names)} has the row {', '.join(rows)}; expected one of {known}")
     return sorted(chosen, key=lambda trial: trial.seed), left_out
+
+
+def _check_gpu() -> None:
+    import torch
+
+    if not torch.cuda.is_available():
+        raise SettingsError("device is 'cuda', and torch finds no GPU here; give --device cpu, or run it where one is")
 
 
 def _seeds(text: str | None) -> list[int] | None:

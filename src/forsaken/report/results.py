@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -10,16 +12,36 @@ from typing import Any
 from markupsafe import Markup
 
 from forsaken._files import make_folder, write_atomically
-from forsaken.bench.benchmarks import Column, needs_gpu
+from forsaken.bench.benchmarks import NOT_AT_HAND, Column, needs_gpu
 from forsaken.bench.findings import Finding, findings
-from forsaken.bench.rows import RETRAINED
-from forsaken.bench.scenarios.table import SCENARIOS
+from forsaken.bench.rows import RETRAINED, row_named
+from forsaken.bench.scenarios.table import SCENARIOS, plan_named
 from forsaken.bench.tables import Cell, ResultTable, TableLine, all_tables
-from forsaken.report.figures import Plot, element, line, line_ticks
+from forsaken.report.figures import LINES, Plot, element, line, line_ticks
 from forsaken.report.page import filled
 
-_KINDS = ("member", "test", "forgotten")
 _SIDE = 240
+_REPRESENTATION = re.compile(r"^\w+\(.*\) (?=left every weight)")  # of a method, with all its settings
+# The kinds of points of a picture, in their order: name in a trial, what people read, style, and the mark's path.
+_POINTS = (
+    ("member", "members", "dots kept", "M{x:.1f} {y:.1f}h0"),
+    ("test", "test samples", "dots test", "M{x:.1f} {y:.1f}h0"),
+    ("forgotten", "forgotten samples", "fill forget", "M{x:.1f} {top:.1f}l4 7h-8z"),
+)
+VERDICTS = (
+    "Each is what the paper says, whether or not it is good. A verdict compares means over seeds: confirmed where it "
+    "holds on every scenario that was measured, mixed where on some. Where intervals overlap, the text says so."
+)
+_ON = {"cuda": "on a GPU", "cpu": "on a CPU"}
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A picture, what it shows, and its legend: a small mark and its meaning each."""
+
+    label: str
+    legend: tuple[tuple[Markup, str], ...]
+    drawn: Markup
 
 
 def write_pages(folder: Path, docs: Path) -> list[Path]:
@@ -34,9 +56,9 @@ def write_pages(folder: Path, docs: Path) -> list[Path]:
         write_atomically(docs / "results.md", page_markdown(tables, checked).encode()),
         write_atomically(docs / "results.html", page_html(tables, checked).encode()),
     ]
-    for _, picture in _rounds(tables["exposure"].measured):
+    for picture in _rounds(tables["exposure"].measured):
         make_folder(docs / "images")
-        written.append(write_atomically(docs / "images" / "canaries.svg", f"{picture}\n".encode()))
+        written.append(write_atomically(docs / "images" / "canaries.svg", f"{picture.drawn}\n".encode()))
     return written
 
 
@@ -70,25 +92,45 @@ def as_markdown(table: ResultTable) -> str:
     for scenario, lines in _by_scenario(table.measured):
         head = ("", "n", *(column.label for column in one.columns))
         rows = [head, ("---",) * len(head), *(_cells(line, one.columns) for line in lines)]
-        found.append(f"`{scenario}`: {SCENARIOS[scenario].summary}")
+        found.append(f"`{scenario}`, {_ON[lines[0].device]}: {SCENARIOS[scenario].summary}{_missing(table, scenario)}")
         found.append("\n".join(f"| {' | '.join(row)} |" for row in rows))
         found += _rounds_as_markdown(lines)
-    refused = [
-        f"`{each.scenario}`, {each.label}: {each.refused}" for each in table.lines if each.refused and not each.n
-    ]
+    refused = refusals(table)
     if refused:
-        found.append("Refused: " + " ".join(refused))
+        found.append("\n".join(f"- {text}" for text in refused))
     missing = not_run(table)
     if missing:
         found.append(f"Not run here: {', '.join(missing)}.")
     return "\n\n".join(found)
 
 
+def refusals(table: ResultTable) -> list[str]:
+    """Return what each method refused to do, or ruined, and on how many seeds."""
+    return [
+        f"{each.scenario}, {each.label}: refused on {each.refusals} of {each.n + each.refusals} seeds: "
+        f"{_REPRESENTATION.sub('', each.refused)}"
+        for each in table.lines
+        if each.refused
+    ]
+
+
 def not_run(table: ResultTable) -> list[str]:
     """Return the scenarios of a benchmark without any trial, and why each was not run."""
     seen = {each.scenario for each in table.lines if each.n or each.refused}
-    why = {True: "needs a GPU", False: "not yet measured"}
-    return [f"`{name}` ({why[needs_gpu(name)]})" for name in table.benchmark.scenarios if name not in seen]
+
+    def why(name: str) -> str:
+        if NOT_AT_HAND & set(plan_named(name).datasets):
+            return "its data are not here"
+        return "needs a GPU" if needs_gpu(name) else "not yet measured"
+
+    return [f"`{name}` ({why(name)})" for name in table.benchmark.scenarios if name not in seen]
+
+
+def _missing(table: ResultTable, scenario: str) -> str:
+    """Return how many rows of a scenario are not yet measured, in words; empty for none."""
+    every = len(table.benchmark.lines_of(scenario))
+    done = sum(each.scenario == scenario and bool(each.n or each.refused) for each in table.lines)
+    return f" ({every - done} of {every} rows are not yet measured)" if done < every else ""
 
 
 def page_markdown(tables: Mapping[str, ResultTable], checked: Sequence[Finding]) -> str:
@@ -103,6 +145,7 @@ def page_markdown(tables: Mapping[str, ResultTable], checked: Sequence[Finding])
         "them beside the retrained model's, and see [what attacks say](numbers.md).",
         f"Measured on: {machines(tables)}.",
         "## The paper's findings",
+        VERDICTS,
         "\n".join(_finding_rows(checked)),
     ]
     parts += [as_markdown(table) for table in tables.values()]
@@ -111,13 +154,12 @@ def page_markdown(tables: Mapping[str, ResultTable], checked: Sequence[Finding])
 
 def machines(tables: Mapping[str, ResultTable]) -> str:
     """Return the hardware that trials were measured on, each once."""
-    seen = {
-        f"{one['gpu'] or one['processor']} ({one['cores']} cores, {one['threads']} threads, "
-        f"torch {one['versions'].get('torch', '?')})"
-        for table in tables.values()
-        for one in table.provenance
-    }
-    return "; ".join(sorted(seen)) or "nothing yet"
+
+    def told(one: Mapping[str, Any]) -> str:
+        name = one["gpu"] if one["device"] == "cuda" else one["processor"]
+        return f"{name} ({one['cores']} cores, {one['threads']} threads, torch {one['versions'].get('torch', '?')})"
+
+    return "; ".join(sorted({told(one) for table in tables.values() for one in table.provenance})) or "nothing yet"
 
 
 def page_html(tables: Mapping[str, ResultTable], checked: Sequence[Finding]) -> str:
@@ -126,6 +168,7 @@ def page_html(tables: Mapping[str, ResultTable], checked: Sequence[Finding]) -> 
         "results.html",
         tables=[_shown(table) for table in tables.values()],
         findings=checked,
+        verdicts=VERDICTS,
         machines=machines(tables),
     )
 
@@ -141,12 +184,14 @@ def _shown(table: ResultTable) -> dict[str, Any]:
         "parts": [
             {
                 "scenario": scenario,
-                "summary": SCENARIOS[scenario].summary,
+                "summary": f"{SCENARIOS[scenario].summary}{_missing(table, scenario)}",
+                "device": _ON[lines[0].device],
                 "rows": [_cells(line, one.columns) for line in lines],
                 "pictures": _PICTURES.get(one.kind, lambda own: _curves(one.columns, own))(lines),
             }
             for scenario, lines in _by_scenario(table.measured)
         ],
+        "refused": refusals(table),
         "not_run": [text.replace("`", "") for text in not_run(table)],
     }
 
@@ -171,8 +216,9 @@ def _finding_rows(checked: Sequence[Finding]) -> list[str]:
     return rows
 
 
-def _pictures(lines: Sequence[TableLine]) -> list[tuple[str, Markup]]:
+def _pictures(lines: Sequence[TableLine]) -> list[Picture]:
     """Return the planes of t-SNE of the first seed: before, after and retrained, by posteriors and by the white box."""
+    legend = tuple((_key("0 0 14 14", kind, mark.format(x=7, y=7, top=3)), name) for _, name, kind, mark in _POINTS)
     found = []
     for each in lines:
         run = each.runs[0]
@@ -180,57 +226,85 @@ def _pictures(lines: Sequence[TableLine]) -> list[tuple[str, Markup]]:
             for model in ("before", "after", "retrained"):
                 if f"{start}_{model}" in run:
                     label = f"{each.label}: {model} ({name})"
-                    found.append((label, _plane(run[f"{start}_{model}"], run["counts"], label)))
+                    found.append(Picture(label, legend, _plane(run[f"{start}_{model}"], run["counts"], label)))
     return found
 
 
 def _plane(points: Sequence[Sequence[float]], counts: Mapping[str, int], label: str) -> Markup:
-    ends, dots, at = {}, [], 0
-    for kind in _KINDS:
-        ends[kind] = (at, at + counts[kind])
-        at += counts[kind]
-    for number, kind in enumerate(_KINDS):
-        first, last = ends[kind]
-        dots += [
-            element("circle", f"point{number}", cx=10 + x * (_SIDE - 20), cy=10 + y * (_SIDE - 20), r=3)
-            for x, y in points[first:last]
-        ]
+    dots, at = [], 0
+    for name, _, kind, mark in _POINTS:
+        for x, y in points[at : at + counts[name]]:
+            right, down = 10 + x * (_SIDE - 20), 10 + y * (_SIDE - 20)
+            dots.append(element("path", kind, d=mark.format(x=right, y=down, top=down - 4)))
+        at += counts[name]
     return element("svg", "picture", *dots, viewBox=f"0 0 {_SIDE} {_SIDE}", role="img", aria_label=label)
 
 
-def _curves(columns: Sequence[Column], lines: Sequence[TableLine]) -> list[tuple[str, Markup]]:
-    """Return a picture for each column of a table whose lines vary one number, a line for each row."""
+def _key(box: str, kind: str, path: str) -> Markup:
+    return element("svg", "key", element("path", kind, d=path), viewBox=box, aria_hidden="true")
+
+
+def _curves(columns: Sequence[Column], lines: Sequence[TableLine]) -> list[Picture]:
+    """Return a picture for each column of a table whose lines vary one number.
+
+    Each row is a line; one that does not vary is level. Circles are what the paper prints.
+    """
     varied = [each for each in lines if _varied(each) is not None]
-    rows = list(dict.fromkeys(each.line.row for each in varied))[:4]
     numbers = sorted({value for each in varied if (value := _varied(each)) is not None})
     if len(numbers) < 3:
         return []
-    found = []
+    rows = list(dict.fromkeys(each.line.row for each in (*varied, *lines)))[:LINES]
+    labels = {each.line.row: row_named(each.line.row).label for each in lines}
+    name, found = varied[0].line.variation.partition("=")[0], []
     for at, column in enumerate(columns):
-        points = {
-            row: [
-                (_varied(each) or 0.0, each.cells[at].mean or 0.0)
-                for each in varied
-                if each.line.row == row and each.cells[at].mean is not None
-            ]
-            for row in rows
-        }
-        heights = [y for own in points.values() for _, y in own]
-        if not heights or max(heights) == min(heights):
+        ours, theirs = (_points(lines, rows, numbers, at, column.scale, paper=paper) for paper in (False, True))
+        heights = [y for own in (*ours.values(), *theirs.values()) for _, y in own]
+        if not any(ours.values()) or max(heights) == min(heights):
             continue
-        name = varied[0].line.variation.partition("=")[0]
-        plot = Plot(420, 240, (numbers[0], numbers[-1]), (min(0.0, *heights), max(heights)))
-        drawn = [
-            line([(plot.x(x), plot.y(y)) for x, y in sorted(own)], f"run{number}")
-            for number, own in enumerate(points.values())
-        ]
-        axes = plot.axes(name, column.label, line_ticks(numbers[0], numbers[-1]))
-        legend = ", ".join(f"{_COLOURS[number]}: {row}" for number, row in enumerate(points))
-        found.append((f"{column.label} by {name} ({legend})", plot.picture(column.label, [axes, *drawn])))
+        plot = Plot(420, 240, (numbers[0], numbers[-1]), _range(heights))
+        parts = [plot.axes(name, column.label, line_ticks(numbers[0], numbers[-1]))]
+        legend = []
+        for number, row in enumerate(rows):
+            if ours[row]:
+                parts.append(line([(plot.x(x), plot.y(y)) for x, y in ours[row]], f"run{number}"))
+                legend.append((_key("0 0 30 10", f"line run{number}", "M0 5H30"), labels[row]))
+            parts += [
+                element("circle", f"spot line run{number}", cx=plot.x(x), cy=plot.y(y), r=3.5) for x, y in theirs[row]
+            ]
+        if any(theirs.values()):
+            circle = element("circle", "spot line run0", cx=7.0, cy=7.0, r=3.5)
+            key = element("svg", "key", circle, viewBox="0 0 14 14", aria_hidden="true")
+            legend.append((key, "the paper's, in the colour of its row"))
+        label = f"{column.label} by {name}"
+        found.append(Picture(label, tuple(legend), plot.picture(label, parts)))
     return found
 
 
-_COLOURS = ("solid", "long dashes", "short dashes", "dots")
+def _points(
+    lines: Sequence[TableLine], rows: Iterable[str], numbers: Sequence[float], at: int, scale: float, *, paper: bool
+) -> dict[str, list[tuple[float, float]]]:
+    """Return the points of each row, our means or what the paper prints; a level line has one at either end."""
+    found: dict[str, list[tuple[float, float]]] = {row: [] for row in rows}
+    for each in lines:
+        cell, here = each.cells[at], _varied(each)
+        value = cell.paper if paper else cell.mean
+        if value is not None and each.line.row in found and not (paper and here is None):
+            places = (numbers[0], numbers[-1]) if here is None else (here,)
+            found[each.line.row] += [(x, value * scale) for x in places]
+    return {row: sorted(own) for row, own in found.items()}
+
+
+def _range(heights: Sequence[float]) -> tuple[float, float]:
+    """Return what an axis spans: from zero, unless that would hide how the heights differ.
+
+    >>> _range([0.2, 0.9]), _range([0.8, 0.9])
+    ((0.0, 0.9), (0.79, 0.91))
+    """
+    low, high = min(heights), max(heights)
+    if low < high / 2:
+        return min(0.0, low), high
+    room = (high - low) / 10
+    return round(low - room, 9), round(high + room, 9)
 
 
 def _course(lines: Sequence[TableLine]) -> tuple[TableLine, Sequence[Mapping[str, float]]] | None:
@@ -255,7 +329,7 @@ def _rate(value: float | None) -> str:
     return "" if value is None else f"{value:.3f}"
 
 
-def _rounds(lines: Sequence[TableLine]) -> list[tuple[str, Markup]]:
+def _rounds(lines: Sequence[TableLine]) -> list[Picture]:
     """Return the picture of `_rounds_as_markdown`, dashed at the retrained model's level (Fig. language_elimination).
 
     It also stands alone, in the guide, so that it has its own colours.
@@ -273,9 +347,8 @@ def _rounds(lines: Sequence[TableLine]) -> list[tuple[str, Markup]]:
         if points:
             panels.append(_panel(50 + 260 * at, title, points, retrained.get(name)))
     more = {"xmlns": "http://www.w3.org/2000/svg", "viewBox": "0 0 780 220", "role": "img"}
-    return [
-        (label, element("svg", "", *panels, font_family="sans-serif", font_size=11, aria_label=label, **more)),
-    ]
+    drawn = element("svg", "", *panels, font_family="sans-serif", font_size=11, aria_label=label, **more)
+    return [Picture(label, (), drawn)]
 
 
 def _panel(left: int, title: str, points: Sequence[tuple[float, float]], level: float | None) -> Markup:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 from job_folders import forsaken
 
 
@@ -26,6 +27,8 @@ def test_a_run_measures_once_and_its_table_shows_it(tmp_path: Path) -> None:
     assert not (tmp_path / "results").exists(), "a dry run writes nothing"
     assert forsaken(*words, *store, "--json").json["measured"] == 1
     assert forsaken(*words, *store, "--json").json["measured"] == 0
+    assert forsaken(*words, *store, "--dry-run", "--json").json["to_do"] == 0
+    assert forsaken(*words, *store, "--anew", "--dry-run", "--json").json["to_do"] == 1
     assert forsaken(*words, *store, "--anew", "--json").json["measured"] == 1
     folder = ("--folder", tmp_path / "results")
     (table,) = forsaken("bench", "table", "membership", *folder, "--json").json
@@ -46,6 +49,7 @@ def test_a_run_measures_once_and_its_table_shows_it(tmp_path: Path) -> None:
         (("run", "fr-ood", "--scenario", "digitss"), "did you mean 'digits'"),
         (("run", "fr-ood", "--scenario", "imdb-id"), "has a trial on imdb-id"),
         (("run", "fr-ood", "--row", "salunn"), "did you mean 'salun'"),
+        (("run", "membership", "--scenario", "digits", "--row", "salun"), "has the row salun; expected one of before"),
         (("run", "membership", "--scenario", "digits", "--seeds", "a-b"), "seeds is 'a-b'"),
         (("run", "membership", "--scenario", "digits", "--seeds", "0"), "seeds is '0'"),
         (("run", "membership", "--scenario", "digits", "--device", "tpu"), "unknown device 'tpu'"),
@@ -59,6 +63,13 @@ def test_bad_words_are_told_with_their_remedy(tmp_path: Path, words: tuple[str, 
     assert ended.code == 2
     assert message in " ".join(ended.err.split())
     assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_nothing_begins_on_one(tmp_path: Path) -> None:
+    ended = forsaken("bench", "run", "membership", "--scenario", "digits", "--device", "cuda", "--folder", tmp_path)
+    assert ended.code == 2
+    assert "torch finds no GPU here" in " ".join(ended.err.split())
 
 
 def test_what_is_left_out_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import pytest
 from forsaken.bench.benchmarks import BENCHMARKS, Column, Line
 from forsaken.bench.tables import Cell, ResultTable, TableLine, all_tables
 from forsaken.bench.trials import write
+from forsaken.report import results
 from forsaken.report.results import as_markdown, cell_text, not_run, write_pages
 
 ROOT = Path(__file__).parents[3]
@@ -40,17 +41,20 @@ def test_the_same_files_give_the_same_pages(tmp_path: Path) -> None:
 def test_ours_stand_beside_the_papers(tmp_path: Path) -> None:
     saved(tmp_path, "fr-ood", "i-c", "paper", {"fr": 0.9, "memorised": 150, "confidence": 0.6})
     text, page = (path.read_text() for path in write_pages(tmp_path, tmp_path / "docs"))
-    assert "| the paper's settings | 1 | 0.900 [0.985] | 150 | 0.600 |" in text
+    assert "| the paper's settings | 1 | 0.900 [0.985] | 150 [195] | 0.600 |" in text
     assert "<td>0.900 [0.985]</td>" in page
     assert "a &lt;fast&gt; one" in page, "what comes from files is escaped"
     assert "**not tested**" in text
     assert "`c10-t` (needs a GPU)" in text
     assert "`news-15-5` (not yet measured)" in text
+    assert "`c10-s` (its data are not here)" in text
+    assert "`i-c`, on a CPU: " in text
+    assert "(7 of 8 rows are not yet measured)" in text
 
 
 def test_a_page_asks_no_network_for_anything(tmp_path: Path) -> None:
     *_, page = (path.read_text() for path in write_pages(tmp_path, tmp_path / "docs"))
-    assert "default-src 'none'" in page
+    assert "default-src &#39;none&#39;" in page
     assert not re.search(r'(src|href)="(?!#)', page)
 
 
@@ -66,9 +70,35 @@ def test_points_and_curves_are_drawn(tmp_path: Path) -> None:
         numbers = {"fr": at / 10, "accuracy": 0.9, "seconds": float(at)}
         write(trial, tmp_path, {"key": trial.key, "numbers": numbers, "provenance": ORIGIN})
     *_, page = (path.read_text() for path in write_pages(tmp_path, tmp_path / "docs"))
-    assert page.count("<circle") == 6
-    assert "seconds by iterations (solid: paper)" in page
+    for style, name in (("dots kept", "members"), ("dots test", "test samples"), ("fill forget", "forgotten samples")):
+        assert len(re.findall(f'<path class="{style}" d="M[0-9]', page)) == 4, "two pictures with a legend each"
+        assert page.count(f"</svg> {name}</li>") == 2
+    (seconds,) = re.findall(r"<figcaption>seconds by iterations</figcaption>.*?</figure>", page, re.DOTALL)
+    assert seconds.count('class="line run0"') == 2, "the line and its mark in the legend"
+    assert "</svg> the paper&#39;s settings</li>" in seconds
+    assert seconds.count('class="spot line run0"') == 5 + 1, "what the paper prints, and the mark in the legend"
     assert "test accuracy by iterations" not in page, "a line that never moves is not drawn"
+
+
+def test_every_row_of_a_sweep_has_its_line_in_the_unit_of_its_column(tmp_path: Path) -> None:
+    one = BENCHMARKS["sisa-shards"]
+    for line in one.lines_of("c10-t"):
+        trial = one.trial("c10-t", line, 0, "cuda")
+        shards = float(line.variation.partition("=")[2] or 0)
+        numbers = {"fr": 0.9, "accuracy_loss": 0.01 * shards, "seconds": 1.0 + shards}
+        write(trial, tmp_path, {"key": trial.key, "numbers": numbers, "provenance": ORIGIN | {"gpu": "an H200"}})
+    text, page = (path.read_text() for path in write_pages(tmp_path, tmp_path / "docs"))
+    (lost,) = re.findall(r"<figcaption>accuracy lost, points by shards</figcaption>.*?</figure>", page, re.DOTALL)
+    assert [lost.count(f'class="line run{number}"') for number in range(7)] == [2] * 6 + [0], "one for each row"
+    assert "</svg> retrained</li>" in lost
+    assert ">10</text>" in lost, "ten points, not 0.1"
+    assert "Measured on: an H200" in text
+
+
+def test_an_axis_starts_at_zero_where_that_hides_nothing() -> None:
+    assert results._range([0.2, 0.9]) == (0, 0.9)
+    assert results._range([0.8, 0.9]) == (0.79, 0.91)
+    assert results._range([-2, 3]) == (-2, 3)
 
 
 def test_the_course_of_a_request_is_a_table_and_a_picture(tmp_path: Path) -> None:
@@ -99,8 +129,11 @@ def test_zero_has_no_sign() -> None:
 
 def test_a_refusal_and_what_was_not_run_are_told(tmp_path: Path) -> None:
     one = BENCHMARKS["membership"]
-    line = TableLine("i-c", Line("before"), 0, tuple(Cell(None) for _ in one.columns), "it cannot")
-    table = ResultTable(one, (line,))
-    assert "Refused: `i-c`, before: it cannot." in as_markdown(table)
+    cells = tuple(Cell(None) for _ in one.columns)
+    line = TableLine("i-c", Line("before"), 0, cells, "it cannot", 3)
+    partly = TableLine("digits", Line("before"), 2, cells, "Forsaken(stop='(none)') left every weight as it was", 1)
+    table = ResultTable(one, (line, partly))
+    assert "- i-c, before: refused on 3 of 3 seeds: it cannot" in as_markdown(table)
+    assert "- digits, before: refused on 1 of 3 seeds: left every weight as it was" in as_markdown(table)
     assert not any("`i-c`" in text for text in not_run(table))
     assert all_tables(tmp_path)["membership"].measured == ()
