@@ -80,6 +80,8 @@ def test_papers_numbers_stand_under_our_names() -> None:
         "seconds": 1089.4,
         "train_accuracy": 0.9999,
         "test_accuracy": 0.7798,
+        "accuracy": 0.7798,
+        "memorised": 176,
     }
     assert paper_numbers("i-c", "paper") == {
         "fr": 0.9846,
@@ -87,8 +89,15 @@ def test_papers_numbers_stand_under_our_names() -> None:
         "cfr": 0.0292,
         "seconds": 2.35,
         "white_box_fr": 0.9744,
+        "black_box_fr": 0.9846,
         "accuracy_loss": 0.0334,
+        "memorised": 195,
     }
+    assert (
+        paper_numbers("c10-s", "paper")["accuracy_loss"] == paper_numbers("c10-t", "paper")["accuracy_loss"] == 0.0334
+    )
+    assert paper_numbers("c10-s", "before")["accuracy"] == 0.7272
+    assert paper_numbers("news-id", "smu")["memorised"] == 172
     assert paper_numbers("i-c", "paper", "penalty=10 w") == {"fr": 0.9846, "accuracy_loss": 0.0266}
     assert paper_numbers("news-15-5", "paper", "model=svm") == {"fr": 0.9085, "accuracy_loss": 0.0609}
     assert paper_numbers("c10-s", "sisa-dp", "shards=8") == {"fr": 0.9583, "accuracy_loss": 0.1385}
@@ -142,6 +151,35 @@ def test_devices_are_never_mixed(tmp_path: Path) -> None:
     assert found == {"i-c": 0.1, "c10-t": 0.9}, "texts are the CPU's, pictures the GPU's"
 
 
+def test_the_lines_of_a_scenario_are_of_one_device(tmp_path: Path) -> None:
+    one = BENCHMARKS["fr-ood"]
+    saved(tmp_path, one, "i-c", "paper", {"fr": 0.1})
+    for row in ("paper", "retrained"):
+        saved(tmp_path, one, "i-c", row, {"fr": 0.9}, {"fr": 0.9}, device="cuda")
+    found = gather(one, tmp_path)
+    assert [(line.line.row, line.cells[0].mean, line.device) for line in found.measured] == [
+        ("paper", 0.9, "cuda"),
+        ("retrained", 0.9, "cuda"),
+    ]
+    assert {origin["device"] for origin in found.provenance} == {"cuda"}
+    assert progress_of(one, tmp_path)["done"] == 4
+
+
+def test_processor_time_means_nothing_on_a_gpu(tmp_path: Path) -> None:
+    one = BENCHMARKS["efficiency"]
+    times = {"seconds": 2.0, "retrain_seconds": 30.0, "processor_seconds": 4.0, "retrain_processor_seconds": 40.0}
+    saved(tmp_path, one, "c10-t", "references", times, device="cuda")
+    (line,) = gather(one, tmp_path).measured
+    assert [cell.mean for cell in line.cells] == [2.0, 15.0, None, None]
+
+
+def test_the_accuracy_of_the_retrained_model_is_one_of_a_network(tmp_path: Path) -> None:
+    one = BENCHMARKS["networks"]
+    saved(tmp_path, one, "i-c", "retrained", {"accuracy": 0.85})
+    (line,) = gather(one, tmp_path).measured
+    assert (line.cells[1].mean, line.cells[1].paper) == (0.85, 0.857)
+
+
 def test_speed_is_a_ratio_within_one_trial(tmp_path: Path) -> None:
     one = BENCHMARKS["efficiency"]
     times = {"seconds": 2.0, "retrain_seconds": 30.0, "processor_seconds": 4.0, "retrain_processor_seconds": 40.0}
@@ -154,7 +192,10 @@ def test_a_refusal_is_told(tmp_path: Path) -> None:
     one = BENCHMARKS["peers"]
     saved(tmp_path, one, "i-c", "ct", {"refused": "it has no convolutions"})
     (line,) = [line for line in gather(one, tmp_path).lines if line.refused]
-    assert (line.n, line.refused) == (0, "it has no convolutions")
+    assert (line.n, line.refused, line.refusals) == (0, "it has no convolutions", 1)
+    saved(tmp_path, one, "i-c", "ct", {"fr": 1.0}, {"refused": "it failed"}, {"fr": 0.0})
+    (line,) = [line for line in gather(one, tmp_path).lines if line.refused]
+    assert (line.n, line.refused, line.refusals) == (2, "it failed", 1), "a mean over seeds that worked is told"
 
 
 def verdict(folder: Path, claim: str) -> str:
@@ -171,10 +212,10 @@ def test_a_finding_is_confirmed_or_not(tmp_path: Path, fr: float, word: str) -> 
     one = BENCHMARKS["fr-ood"]
     saved(tmp_path, one, "i-c", "paper", {"fr": fr})
     saved(tmp_path, one, "i-c", "retrained", {"fr": 0.9})
-    assert verdict(tmp_path, "near retraining's") == word
+    assert verdict(tmp_path, "near retraining's or above") == word
     saved(tmp_path, one, "news-15-5", "paper", {"fr": 0.2})
     saved(tmp_path, one, "news-15-5", "retrained", {"fr": 0.9})
-    assert verdict(tmp_path, "near retraining's") == ("mixed" if word == "confirmed" else word)
+    assert verdict(tmp_path, "near retraining's or above") == ("mixed" if word == "confirmed" else word)
 
 
 @pytest.mark.parametrize(("last", "word"), [(6.0, "confirmed"), (2.2, "not confirmed")])
@@ -196,6 +237,133 @@ def test_smu_is_the_worst_only_where_it_is(tmp_path: Path) -> None:
     assert verdict(tmp_path, "SMU has the lowest") == "confirmed"
     saved(tmp_path, one, "i-c", "sisa", {"fr": 0.1})
     assert verdict(tmp_path, "SMU has the lowest") == "not confirmed"
+
+
+def put(folder: Path, benchmark: str, scenario: str, row: str, numbers: dict[str, dict[str, Any]]) -> None:
+    """Save one seed for each variation of a row."""
+    one = BENCHMARKS[benchmark]
+    lines = {line.variation: line for line in one.lines_of(scenario) if line.row == row}
+    for variation, own in numbers.items():
+        trial = one.trial(scenario, lines[variation], 0)
+        write(trial, folder, {"key": trial.key, "numbers": own, "provenance": ORIGIN})
+
+
+def told(folder: Path, claim: str) -> str:
+    (found,) = [one for one in findings(all_tables(folder)) if claim in one.claim]
+    return " | ".join(one.text for one in found.evidence)
+
+
+def test_overlapping_intervals_are_told(tmp_path: Path) -> None:
+    one = BENCHMARKS["fr-ood"]
+    saved(tmp_path, one, "i-c", "paper", {"fr": 0.90}, {"fr": 0.94})
+    saved(tmp_path, one, "i-c", "retrained", {"fr": 0.91})
+    assert told(tmp_path, "near retraining's or above") == "FR 0.920, retrained 0.910; a row with one seed"
+    saved(tmp_path, one, "i-c", "retrained", {"fr": 0.91}, {"fr": 0.93})
+    assert told(tmp_path, "near retraining's or above") == "FR 0.920, retrained 0.920; the intervals overlap"
+    saved(tmp_path, one, "i-c", "retrained", {"fr": 0.5}, {"fr": 0.5})
+    assert told(tmp_path, "near retraining's or above") == (
+        "FR 0.920, retrained 0.500 (forgotten further than by retraining)"
+    )
+
+
+def test_a_method_that_changes_nothing_does_not_confirm_the_paper(tmp_path: Path) -> None:
+    one = BENCHMARKS["fr-ood"]
+    saved(tmp_path, one, "i-c", "paper", {"refused": "Forsaken() left every weight as it was; try another"})
+    assert verdict(tmp_path, "near retraining's or above") == "not confirmed"
+
+
+def test_a_ruined_model_has_no_lowest_rate(tmp_path: Path) -> None:
+    one = BENCHMARKS["cfr"]
+    for row, rate in {"paper": 0.1, "smu": 0.4, "sisa": 0.3, "sisa-dp": -0.1}.items():
+        numbers = {"cfr": rate, "accuracy_loss": 0.8 if row == "sisa-dp" else 0.02}
+        saved(tmp_path, one, "i-c", row, numbers)
+    assert verdict(tmp_path, "the lowest CFR") == verdict(tmp_path, "SMU has the highest CFR") == "confirmed"
+    assert "left out: sisa-dp" in told(tmp_path, "the lowest CFR")
+
+
+PENALTY = {"0": (0.98, 0.08), "0.1": (0.97, 0.05), "1": (0.88, 0.03), "10 w": (0.98, 0.03), "100 w": (0.8, 0.01)}
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({}, ("confirmed", "confirmed", "confirmed")),
+        ({"10 w": (0.98, 0.08)}, ("not confirmed", "confirmed", "confirmed")),
+        ({"100 w": (0.98, 0.01)}, ("confirmed", "not confirmed", "confirmed")),
+        ({"1": (0.99, 0.03)}, ("confirmed", "confirmed", "not confirmed")),
+        ({"100 w": None}, ("confirmed", "confirmed", "confirmed")),
+    ],
+)
+def test_each_claim_about_the_penalty_has_its_own_test(
+    tmp_path: Path, changed: dict[str, tuple[float, float] | None], words: tuple[str, ...]
+) -> None:
+    numbers = {
+        f"penalty={name}": {"refused": "left every weight as it was"}
+        if pair is None
+        else {"fr": pair[0], "accuracy_loss": pair[1]}
+        for name, pair in (PENALTY | changed).items()
+    }
+    put(tmp_path, "penalty", "i-c", "paper", numbers)
+    claims = ("keeps the FR of no penalty", "blocks the forgetting", "fall as λ grows")
+    assert tuple(verdict(tmp_path, claim) for claim in claims) == words
+
+
+@pytest.mark.parametrize(("late", "word"), [((0.97, 0.80), "confirmed"), ((0.5, 0.80), "not confirmed")])
+def test_more_iterations_may_not_cost_forgetting(tmp_path: Path, late: tuple[float, float], word: str) -> None:
+    numbers = {"iterations=20": {"fr": 0.97, "accuracy": 0.85}, "iterations=60": {"fr": late[0], "accuracy": late[1]}}
+    put(tmp_path, "iterations", "i-c", "paper", numbers)
+    assert verdict(tmp_path, "Past the best point") == word
+
+
+@pytest.mark.parametrize(("last", "word"), [(2.2, "confirmed"), (4.0, "not confirmed")])
+def test_time_that_grows_with_the_training_set_depends_on_it(tmp_path: Path, last: float, word: str) -> None:
+    numbers = {
+        "rows=2500": {"seconds": 2.0, "retrain_seconds": 10.0},
+        "rows=10000": {"seconds": last, "retrain_seconds": 100.0},
+    }
+    put(tmp_path, "big-dataset", "i-c", "paper", numbers)
+    assert verdict(tmp_path, "size of the training set") == word
+
+
+@pytest.mark.parametrize(("after", "word"), [(0.4, "confirmed"), (0.58, "not confirmed")])
+def test_a_picture_must_move_most_samples(tmp_path: Path, after: float, word: str) -> None:
+    names = ("before", "after", "retrained")
+    shares = {f"member_neighbours_{name}": share for name, share in zip(names, (0.6, after, 0.4), strict=True)}
+    saved(tmp_path, BENCHMARKS["visualisation"], "i-c", "paper", shares)
+    assert verdict(tmp_path, "lie among members") == word
+    assert verdict(tmp_path, "picture of the white box") == "not tested"
+
+
+def test_digits_say_nothing_of_the_paper(tmp_path: Path) -> None:
+    one = BENCHMARKS["poison"]
+    for scenario in ("poison-digits", "poison-10"):
+        assert verdict(tmp_path, "brings recall back") == "not tested"
+        for row, recall in {"before": 0.5, "retrained": 0.6, "corrected": 0.6}.items():
+            saved(tmp_path, one, scenario, row, {"recall": recall, "accuracy": 0.7})
+    assert verdict(tmp_path, "brings recall back") == "confirmed"
+    assert verdict(tmp_path, "does not improve accuracy") == "confirmed"
+    assert verdict(tmp_path, "cost much more recall") == "confirmed"
+    saved(tmp_path, one, "poison-10", "smu", {"recall": 0.7, "accuracy": 0.8})
+    assert verdict(tmp_path, "do not improve the poisoned model") == "not confirmed"
+
+
+def test_sizes_and_shards_are_checked(tmp_path: Path) -> None:
+    rows = {"paper": 0.85, "retrained": 0.86, "smu": 0.8, "sisa": 0.7, "sisa-dp": 0.6}
+    for row, accuracy in rows.items():
+        put(
+            tmp_path,
+            "sizes-id",
+            "imdb-id",
+            row,
+            {f"forget={count}": {"fr": 0.9, "accuracy": accuracy} for count in (100, 200, 300)},
+        )
+    assert verdict(tmp_path, "fall only a little") == verdict(tmp_path, "At every size") == "confirmed"
+    put(tmp_path, "sizes-id", "imdb-id", "paper", {"forget=300": {"fr": 0.6, "accuracy": 0.85}})
+    assert verdict(tmp_path, "fall only a little") == verdict(tmp_path, "At every size") == "not confirmed"
+    put(tmp_path, "sisa-shards", "c10-t", "paper", {"": {"fr": 0.95}})
+    shards = {f"shards={count}": {"fr": 0.93, "accuracy_loss": count / 100} for count in SHARDS}
+    put(tmp_path, "sisa-shards", "c10-t", "sisa", shards)
+    assert verdict(tmp_path, "with more shards") == "confirmed"
 
 
 def test_a_table_is_ready_for_json(tmp_path: Path) -> None:
