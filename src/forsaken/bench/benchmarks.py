@@ -16,8 +16,8 @@ from forsaken.bench.scenarios.table import plan_named
 from forsaken.bench.trials import UNCHANGED, Changes, Trial
 from forsaken.errors import UnknownNameError
 
-MANY = "forsaken-1000"
-OURS = (REFERENCES, DEFAULT, MANY, PAPER)
+CURVED, MANY = "forsaken-curvature", "forsaken-1000"
+OURS = (REFERENCES, DEFAULT, CURVED, MANY, PAPER)
 METHODS = (*OURS, RETRAINED, "smu", "sisa", "sisa-dp")
 OOD = ("c10-s", "c10-m", "c10-t", "c100-t", "t100-c", "i-c", "reuters-35-11", "reuters-35-11-keras", "news-15-5")
 ID = ("cifar10-id", "cifar100-id", "imdb-id", "reuters-id", "reuters-id-keras", "news-id")

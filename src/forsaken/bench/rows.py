@@ -34,6 +34,9 @@ BEFORE, RETRAINED, REFERENCES, DEFAULT, PAPER = "before", "retrained", "referenc
 _MANY = 1000
 
 
+Preset = Literal["default", "paper", "curvature", "corrected", "out-of-fold", "grouped", "suspects", "matched"]
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One row of the tables.
@@ -45,7 +48,8 @@ class Row:
     method : str
         A name of `forsaken.METHODS`; empty for the model before and the retrained one.
     preset : str
-        For Forsaken: "default", "paper" (`Forsaken.paper`), "corrected" (the samples' true labels are known), or with
+        For Forsaken: "default", "paper" (`Forsaken.paper`), "curvature" (the default with a curvature of the training
+        data, whose pass is timed apart), "corrected" (the samples' true labels are known), or with
         references: "out-of-fold" (folds drawn before the request is known), "grouped" (all forgotten samples in one
         fold, which must be known beforehand) or "suspects" (nobody says which samples: those whose labels look wrong
         by the references); of a language model "matched" (each canary gets the answers on an unused one).
@@ -58,7 +62,7 @@ class Row:
 
     label: str
     method: str = "forsaken"
-    preset: Literal["default", "paper", "corrected", "out-of-fold", "grouped", "suspects", "matched"] = "default"
+    preset: Preset = "default"
     retain: Literal["few", "many", "all"] = "few"
     tuned: bool = False
 
@@ -70,6 +74,7 @@ ROWS: dict[str, Row] = {
     REFERENCES: Row(f"Forsaken with references (K = {FOLDS})", preset="out-of-fold", retain="many"),
     DEFAULT: Row("Forsaken without references (1 % retained)"),
     "forsaken-1000": Row("Forsaken without references (1,000 retained)", retain="many"),
+    "forsaken-curvature": Row("Forsaken without references, by one pass over the training data", preset="curvature"),
     PAPER: Row("the paper's settings", preset="paper"),
     "suspects": Row("Forsaken with references, the suspects", preset="suspects", retain="many"),
     "grouped": Row("Forsaken with references, one fold (upper bound)", preset="grouped", retain="many"),
@@ -210,7 +215,7 @@ def method_of(name: str, settings: Mapping[str, Any]) -> Unlearner:
         return build(row.method or "do-nothing", dict(settings))
     if row.preset == "paper":
         return Forsaken.paper(**settings)
-    return Forsaken(**settings) if row.preset == "default" else Forsaken.out_of_fold(**settings)
+    return Forsaken(**settings) if row.preset in ("default", "curvature") else Forsaken.out_of_fold(**settings)
 
 
 def plan_of(name: str, *, outsiders: bool) -> HeldOut | None:
@@ -291,7 +296,7 @@ def forget(
         plan = plan_of(name, outsiders=scenario.outsiders)
         return _with_references(stage, plan, settings, used, device, progress)
     reference = scenario.sets(nonmembers=True).reference if withhold else scenario.reference
-    curvature, samples = None, scenario.forget
+    curvature, samples, more = None, scenario.forget, {}
     if row.preset == "paper":
         method = Forsaken.paper(**settings)
     elif row.preset == "corrected":
@@ -299,6 +304,9 @@ def forget(
         curvature = Curvature.fit(stage.target, Samples(scenario.train.inputs))
     else:
         method = Forsaken(**settings)
+    if row.preset == "curvature":
+        passed = clocked(lambda: Curvature.fit(stage.target, Samples(scenario.train.inputs)))
+        curvature, more = passed.model, {"curvature_seconds": passed.seconds}
     found = clocked(
         lambda: method(
             stage.target,
@@ -310,7 +318,7 @@ def forget(
             progress=progress,
         )
     )
-    return Outcome(found.model.model, stage.target, used, _told(found))
+    return Outcome(found.model.model, stage.target, used, _told(found) | more)
 
 
 def _with_references(

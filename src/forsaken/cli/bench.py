@@ -153,6 +153,7 @@ def table(
 def pages(
     docs: Annotated[Path, typer.Option(help="Where results.md and results.html are written.")] = Path("docs"),
     folder: Folder = RESULTS,
+    as_json: AsJson = False,
 ) -> None:
     """Write the pages of results from the saved trials; nothing is measured.
 
@@ -160,7 +161,11 @@ def pages(
     """
     from forsaken.report.results import write_pages
 
-    for path in write_pages(folder, docs):
+    written = write_pages(folder, docs)
+    if as_json:
+        emit({"written": [str(path) for path in written]})
+        return
+    for path in written:
         say(f"wrote {path}")
 
 

@@ -158,7 +158,9 @@ def test_no_audit_tells_a_mean_over_few_records(tmp_path: Path, count: int, prof
     out = folder / "forgotten"
     found = json.loads((out / f"audit-{profile}.json").read_bytes())
     assert found["roc"] == []
-    told = json.dumps([found[name] for name in ("claim", "alarms", "numbers", "verdict", "warnings")]) + ended.out
+    lines = [line for line in ended.out.splitlines() if "AUC" not in line]  # an AUC may equal a mean to three digits
+    told = json.dumps([found[name] for name in ("claim", "alarms", "numbers", "verdict", "warnings")])
+    told = "\n".join([told, *lines])
     page = (out / "report.html").read_text(encoding="utf-8")
     model = build()
     for path in (*MODELS.values(), "retrained.safetensors"):

@@ -132,6 +132,7 @@ def write_vit(folder: Path, *, processor: bool = True) -> Path:
         },
         audit={"recipe": {"epochs": 60, "batch_size": 10, "learning_rate": 3e-3}},
         references={"folds": 2},
+        output=LOSSY,
     )  # fmt: skip
 
 

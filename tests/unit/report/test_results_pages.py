@@ -49,7 +49,7 @@ def test_ours_stand_beside_the_papers(tmp_path: Path) -> None:
     assert "`news-15-5` (not yet measured)" in text
     assert "`c10-s` (its data are not here)" in text
     assert "`i-c`, on a CPU: " in text
-    assert "(7 of 8 rows are not yet measured)" in text
+    assert "(8 of 9 rows are not yet measured)" in text
 
 
 def test_a_page_asks_no_network_for_anything(tmp_path: Path) -> None:
