@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import torch
 from joblib import Parallel, delayed
+from joblib.externals.loky import get_reusable_executor
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 
 from forsaken.errors import ForsakenError, SettingsError, UnknownNameError
@@ -111,6 +112,9 @@ def _in_processes(work: Callable[[T], R], items: Sequence[T], at_once: int, prog
             f"a process died while it worked ({_last_line(error)}); look for lack of memory, give fewer workers, or "
             'use engine="local"'
         ) from error
+    finally:
+        # Idle workers would wait for five minutes for more work, and hold the memory of a GPU.
+        get_reusable_executor(reuse=True).shutdown(kill_workers=True)
     return [results[at] for at in range(len(items))]
 
 

@@ -101,6 +101,12 @@ def test_an_error_of_a_process_is_raised_as_itself() -> None:
         fan_out(work, [1, 2], engine="processes", workers=2)
 
 
+def test_no_process_waits_for_more_work() -> None:
+    (process, *_) = fan_out(lambda item: os.getpid(), [1, 2], engine="processes", workers=2)
+    with pytest.raises(ProcessLookupError):
+        os.kill(process, 0)
+
+
 def test_a_process_that_dies_is_told() -> None:
     with pytest.raises(ForsakenError, match=r"a process died while it worked .*give fewer workers"):
         fan_out(lambda item: os.kill(os.getpid(), signal.SIGKILL), [1, 2], engine="processes", workers=2)

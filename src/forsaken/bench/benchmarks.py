@@ -227,8 +227,9 @@ BENCHMARKS: dict[str, Benchmark] = {
             (*OOD, BUILT_IN),
             _plain(*METHODS),
             (SECONDS, SPEEDUP, PROCESSOR, PASSES),
-            note="Seconds of the request alone: a table of references is made once (four trainings), SMU and SISA "
-            "train in their own way first. The paper's seconds are from a Tesla V100.",
+            note="Seconds of the request alone: a table of references is made once (four trainings), and so is a "
+            "curvature (one pass); SMU and SISA train in their own way first. The paper's seconds are from a Tesla "
+            "V100.",
         ),
         Benchmark(
             "cfr",

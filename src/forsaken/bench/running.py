@@ -1,4 +1,4 @@
-"""Running trials: those that are not saved yet, group by group, here or on Ray; and what that will take."""
+"""Running trials: those that are not saved yet, group by group, on any engine; and what that will take."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from forsaken._files import make_folder
 from forsaken._untrusted import UnreadableError, parse_json
 from forsaken.bench.datasets.store import dataset_named, presence
 from forsaken.bench.networks import ESTIMATORS, build, parameter_count
@@ -18,7 +19,7 @@ from forsaken.bench.scenarios.scenario import Scenario
 from forsaken.bench.scenarios.table import plan_named
 from forsaken.bench.store import Store
 from forsaken.bench.trials import Changes, Trial, measure_group, read, write
-from forsaken.engine import fan_out
+from forsaken.engine import check_engine, fan_out
 from forsaken.models.train import steps_of, train
 from forsaken.types import Progress, Tick, silent
 
@@ -87,7 +88,7 @@ def run_trials(
     progress : callable
         Called with the share of all trials that is done, and for what is under way.
     """
-    # A worker of Ray may run in another folder of this machine.
+    # A worker may run in another folder of this machine.
     folder, store = folder.absolute(), store.absolute()
     wanted = unfinished(trials, folder, anew=anew)
     groups, done = groups_of(wanted), 0
@@ -98,6 +99,10 @@ def run_trials(
         progress(Tick(STAGE, done, len(wanted)))
 
     told(0)
+    check_engine(engine)
+    if groups:  # now, and not after hours of training
+        make_folder(folder)
+        make_folder(store)
     if engine == "local":
         for group in groups:
             _measure(group, folder, store, progress, lambda: told(1))

@@ -154,7 +154,7 @@ class Trial:
         return self.scenario, self.seed, self.changes, self.device, STAGES.get(self.kind)
 
     def facts(self) -> dict[str, Any]:
-        """Return everything that decides the numbers."""
+        """Return what decides the numbers; the version of the package stands for its code and for defaults."""
         plan = self.changes.plan(self.scenario)
         row = row_named(self.row)
         return {

@@ -30,6 +30,7 @@ def list_benchmarks(folder: Folder = RESULTS, as_json: AsJson = False) -> None:
     from forsaken.bench.benchmarks import BENCHMARKS
     from forsaken.bench.tables import progress_of
 
+    _check_folders(folder)
     facts: list[dict[str, Any]] = [
         {
             "name": one.name,
@@ -80,6 +81,7 @@ def run(
     from forsaken.bench.running import expected_costs, run_trials, unfinished
 
     trials, left_out = _chosen(names, seeds, scenario or [], row or [], device)
+    _check_folders(folder, store)
     if device == "cuda" and trials and (engine != "ray" or dry_run):
         _check_gpu()
     wanted = unfinished(trials, folder, anew=not resume)
@@ -131,7 +133,9 @@ def table(
     from forsaken.bench.tables import gather
     from forsaken.report.results import as_markdown, cell_text, refusals
 
-    found = [gather(benchmark_named(name), folder) for name in _names(names)]
+    chosen = [benchmark_named(name) for name in _names(names)]
+    _check_results(folder)
+    found = [gather(one, folder) for one in chosen]
     if as_json:
         emit([one.to_dict() for one in found])
         return
@@ -161,6 +165,7 @@ def pages(
     """
     from forsaken.report.results import write_pages
 
+    _check_results(folder)
     written = write_pages(folder, docs)
     if as_json:
         emit({"written": [str(path) for path in written]})
@@ -212,6 +217,21 @@ def _chosen(
         known = ", ".join(dict.fromkeys(trial.row for trial in found))
         raise SettingsError(f"none of {', '.join(names)} has the row {', '.join(rows)}; expected one of {known}")
     return sorted(chosen, key=lambda trial: trial.seed), left_out
+
+
+def _check_folders(*folders: Path) -> None:
+    for folder in folders:
+        if folder.exists() and not folder.is_dir():
+            raise SettingsError(f"{folder} is a file, expected a folder; give another one")
+
+
+def _check_results(folder: Path) -> None:
+    """Refuse a wrong path: its empty tables would look like benchmarks that nobody ran, and replace good pages."""
+    _check_folders(folder)
+    if not any(folder.glob("*/*.json")):
+        raise SettingsError(
+            f"{folder} holds no results; give the folder of trials (--folder), or measure: forsaken bench run NAME"
+        )
 
 
 def _check_gpu() -> None:

@@ -65,6 +65,28 @@ def test_bad_words_are_told_with_their_remedy(tmp_path: Path, words: tuple[str, 
     assert not (tmp_path / "results").exists()
 
 
+@pytest.mark.parametrize(
+    "verb", [("list",), ("run", "membership", "--scenario", "digits"), ("table", "cfr"), ("pages",)]
+)
+def test_a_file_in_place_of_the_folder_of_results_is_told_at_once(tmp_path: Path, verb: tuple[str, ...]) -> None:
+    (tmp_path / "one").write_text("kept")
+    ended = forsaken("bench", *verb, "--folder", tmp_path / "one")
+    assert ended.code == 2
+    assert "is a file, expected a folder" in " ".join(ended.err.split())
+    assert (tmp_path / "one").read_text() == "kept"
+
+
+@pytest.mark.parametrize("verb", [("table", "cfr"), ("pages",)])
+def test_a_folder_without_results_replaces_no_page(tmp_path: Path, verb: tuple[str, ...]) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "results.md").write_text("kept")
+    docs = ("--docs", tmp_path / "docs") if verb == ("pages",) else ()
+    ended = forsaken("bench", *verb, *docs, "--folder", tmp_path / "nowhere")
+    assert ended.code == 2
+    assert "holds no results; give the folder of trials" in " ".join(ended.err.split())
+    assert (tmp_path / "docs" / "results.md").read_text() == "kept"
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_nothing_begins_on_one(tmp_path: Path) -> None:
     ended = forsaken("bench", "run", "membership", "--scenario", "digits", "--device", "cuda", "--folder", tmp_path)
