@@ -11,7 +11,7 @@ from forsaken.auditing.audit import audit
 from forsaken.auditing.held_out import HeldOut
 from forsaken.auditing.inputs import AuditInputs
 from forsaken.auditing.result import Audit, Profile
-from forsaken.bench.networks import training_of
+from forsaken.bench.networks import ESTIMATORS, fit, training_of
 from forsaken.bench.scenarios.scenario import Scenario
 from forsaken.bench.trial import Stage, prepare
 from forsaken.data.samples import Samples
@@ -98,4 +98,6 @@ def inputs_of(scenario: Scenario, target: object, device: str | torch.device = "
     """Return what an ensemble on a scenario is about; the target stands in for a model that forgot."""
     sets = scenario.sets(nonmembers=True)
     sets = replace(sets, reference=Samples(sets.need("reference").inputs))  # without labels, as a user's come
-    return AuditInputs(target, target, sets, training=training_of(scenario, device), seed=scenario.seed)
+    by_fit = scenario.network.name in ESTIMATORS
+    training = (lambda data, seed: fit(scenario, data, seed=seed)) if by_fit else training_of(scenario, device)
+    return AuditInputs(target, target, sets, training=training, seed=scenario.seed)

@@ -389,7 +389,7 @@ BENCHMARKS: dict[str, Benchmark] = {
                 "": tuple(
                     Line(row, f"model={model}", changes=Changes(model=model))
                     for model in ("logistic-regression", "svm")
-                    for row in (DEFAULT, MANY, PAPER, RETRAINED)
+                    for row in (*OURS, RETRAINED)
                 )
             },
             (FR, LOST, CFR, SECONDS),

@@ -248,10 +248,10 @@ def build(network: Network, given: Mapping[str, Tensor] | None = None) -> nn.Mod
         raise ModelError(f"cannot build {network}: {error}") from error
 
 
-# Weakly regularised, since the experiments rest on what a model memorises.
+# Weakly regularised, since the experiments rest on what a model memorises. The dual solver does not converge on them.
 ESTIMATORS: dict[str, Callable[[int], Any]] = {
     "logistic-regression": lambda seed: LogisticRegression(C=100.0, max_iter=1000, random_state=seed),
-    "svm": lambda seed: LinearSVC(C=10.0, max_iter=5000, random_state=seed),
+    "svm": lambda seed: LinearSVC(C=10.0, dual=False, max_iter=5000, random_state=seed),
 }
 
 
