@@ -33,6 +33,7 @@ def fan_out(
     gpus: float = 0.0,
     progress: Progress = silent,
     stage: str = "work",
+    received: Callable[[int, R], None] | None = None,
 ) -> list[R]:
     """Return ``[work(item) for item in items]``, with the same results on every engine.
 
@@ -54,6 +55,9 @@ def fan_out(
         The share of a GPU that a task takes on Ray.
     progress, stage
         Called with a `Tick` under the name `stage` after each finished item.
+    received : callable, optional
+        Called here with the number of each item and its result as soon as it is there, so that what is done can be
+        saved before all is done.
 
     Notes
     -----
@@ -66,14 +70,32 @@ def fan_out(
         raise SettingsError(f"workers is {workers!r}, expected a whole number >= 1")
     if not items:
         return []
+    results: dict[int, R] = {}
+
+    def keep(at: int, result: R) -> None:
+        results[at] = result
+        if received is not None:
+            received(at, result)
+        progress(Tick(stage, len(results), len(items)))
+
     if engine == "local":
-        results = []
-        for done, item in enumerate(items, start=1):
-            results.append(work(item))
-            progress(Tick(stage, done, len(items)))
-        return results
-    if engine == "processes":
-        return _in_processes(work, items, workers or os.cpu_count() or 1, progress, stage)
+        for at, item in enumerate(items):
+            keep(at, work(item))
+    elif engine == "processes":
+        _in_processes(work, items, workers or os.cpu_count() or 1, keep)
+    else:
+        _in_ray(work, items, engine, workers, gpus, keep)
+    return [results[at] for at in range(len(items))]
+
+
+def _in_ray(
+    work: Callable[[T], R],
+    items: Sequence[T],
+    engine: str,
+    workers: int | None,
+    gpus: float,
+    keep: Callable[[int, R], None],
+) -> None:
     try:
         ray: Any = importlib.import_module("ray")
     except ImportError as error:
@@ -86,7 +108,7 @@ def fan_out(
             raise SettingsError(
                 f"a task needs {gpus:g} GPU, but Ray has {available:g}; train on the CPU, or add a GPU to Ray"
             )
-        return _on_ray(ray, work, items, workers or len(items), gpus, progress, stage)
+        _on_ray(ray, work, items, workers or len(items), gpus, keep)
 
 
 def check_engine(engine: object) -> None:
@@ -96,17 +118,15 @@ def check_engine(engine: object) -> None:
         raise UnknownNameError("engine", engine, ENGINES)
 
 
-def _in_processes(work: Callable[[T], R], items: Sequence[T], at_once: int, progress: Progress, stage: str) -> list[R]:
+def _in_processes(work: Callable[[T], R], items: Sequence[T], at_once: int, keep: Callable[[int, R], None]) -> None:
     # joblib comes with scikit-learn, sends functions that pickle cannot, and notices a worker that dies. Its arrays
     # would be read-only pages of a file; max_nbytes=None sends them whole.
-    results: dict[int, R] = {}
     run = delayed(_numbered)
     threads = torch.get_num_threads()
     pool = Parallel(n_jobs=min(at_once, len(items)), return_as="generator_unordered", max_nbytes=None, batch_size=1)
     try:
         for at, result in pool(run(work, at, item, threads) for at, item in enumerate(items)):
-            results[at] = result
-            progress(Tick(stage, len(results), len(items)))
+            keep(at, result)
     except TerminatedWorkerError as error:
         raise ForsakenError(
             f"a process died while it worked ({_last_line(error)}); look for lack of memory, give fewer workers, or "
@@ -115,7 +135,6 @@ def _in_processes(work: Callable[[T], R], items: Sequence[T], at_once: int, prog
     finally:
         # Idle workers would wait for five minutes for more work, and hold the memory of a GPU.
         get_reusable_executor(reuse=True).shutdown(kill_workers=True)
-    return [results[at] for at in range(len(items))]
 
 
 def _numbered(work: Callable[[T], R], at: int, item: T, threads: int) -> tuple[int, R]:
@@ -123,32 +142,23 @@ def _numbered(work: Callable[[T], R], at: int, item: T, threads: int) -> tuple[i
 
 
 def _on_ray(
-    ray: Any,
-    work: Callable[[T], R],
-    items: Sequence[T],
-    at_once: int,
-    gpus: float,
-    progress: Progress,
-    stage: str,
-) -> list[R]:
+    ray: Any, work: Callable[[T], R], items: Sequence[T], at_once: int, gpus: float, keep: Callable[[int, R], None]
+) -> None:
     task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=RETRIES)(_run)
     shared = ray.put(work)  # sent once for all items: `work` often carries data
     threads = torch.get_num_threads()
     waiting = iter(enumerate(items))
-    results: dict[int, R] = {}
     running: dict[Any, int] = {}
     try:
-        while len(results) < len(items):
+        for _ in items:
             while len(running) < at_once and (following := next(waiting, None)) is not None:
                 running[task.remote(shared, following[1], threads)] = following[0]
             (finished, *_), _ = ray.wait(list(running))
             at = running.pop(finished)
-            results[at] = _received(ray, finished, at)
-            progress(Tick(stage, len(results), len(items)))
+            keep(at, _received(ray, finished, at))
     finally:
         for unfinished in running:
             ray.cancel(unfinished, force=True)
-    return [results[at] for at in range(len(items))]
 
 
 def _run(work: Callable[[T], R], item: T, threads: int) -> R:

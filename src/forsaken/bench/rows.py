@@ -289,7 +289,7 @@ def forget(
         own = clocked(lambda: fit(scenario, data, seed=seed * 10 + 4, device=device, progress=progress))
         times = {"seconds": own.seconds, "processor_seconds": own.processor_seconds}
         return Outcome(own.model, stage.target, scenario.retain_rows, times)
-    used = _used(stage, row)
+    used = rows_given(stage, name)
     if row.method != "forsaken":
         return _others(stage, row, dict(settings), used, device, progress)
     if row.preset in ("out-of-fold", "grouped", "suspects"):
@@ -355,8 +355,9 @@ def _with_references(
     return Outcome(found.model.model, stage.target, used, told)
 
 
-def _used(stage: Stage, row: Row) -> Rows:
-    kept = len(stage.scenario.kept)
+def rows_given(stage: Stage, name: str) -> Rows:
+    """Return which of the kept rows the method of a row gets."""
+    row, kept = row_named(name), len(stage.scenario.kept)
     if row.retain == "all":
         return np.arange(kept)
     if row.retain == "few":

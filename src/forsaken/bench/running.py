@@ -10,6 +10,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import torch
+
 from forsaken._files import make_folder
 from forsaken._untrusted import UnreadableError, parse_json
 from forsaken.bench.datasets.store import dataset_named, presence
@@ -20,6 +22,7 @@ from forsaken.bench.scenarios.table import plan_named
 from forsaken.bench.store import Store
 from forsaken.bench.trials import Changes, Trial, measure_group, read, write
 from forsaken.engine import check_engine, fan_out
+from forsaken.errors import ForsakenError
 from forsaken.models.train import steps_of, train
 from forsaken.types import Progress, Tick, silent
 
@@ -84,14 +87,19 @@ def run_trials(
         See `forsaken.engine.fan_out`. An item is a group of trials that share their trained models.
     anew : bool
         Whether saved trials are measured again. Each is replaced when its new numbers are there, so that a run that is
-        stopped loses none; trained models of the store are used as ever.
+        stopped loses none. Trained models of the store are used unless the code that trains them has changed.
     progress : callable
         Called with the share of all trials that is done, and for what is under way.
+
+    Raises
+    ------
+    ForsakenError
+        At the end, where trials failed: which, and why. All others are measured and saved.
     """
     # A worker may run in another folder of this machine.
     folder, store = folder.absolute(), store.absolute()
     wanted = unfinished(trials, folder, anew=anew)
-    groups, done = groups_of(wanted), 0
+    groups, done, failed = groups_of(wanted), 0, list[str]()
 
     def told(number: int) -> None:
         nonlocal done
@@ -105,37 +113,64 @@ def run_trials(
         make_folder(store)
     if engine == "local":
         for group in groups:
-            _measure(group, folder, store, progress, lambda: told(1))
-        return done
-    # A worker saves where it runs; on a cluster that may be another disk, so what it returns is saved here as well.
-    for group, found in zip(
-        groups,
+            failed += _measure(group, folder, store, progress, lambda: told(1)).failed
+    else:
+
+        def side_by_side(group: list[Trial]) -> _Found:
+            torch.set_num_threads(1)  # as many threads as cores in each of many workers would slow all of them down
+            return _measure(group, folder, store, silent, lambda: None)
+
+        def received(at: int, found: _Found) -> None:
+            # A worker saves where it runs; on a cluster that may be another disk, so it is saved here as well.
+            for number, content in found.contents.items():
+                write(groups[at][number], folder, content)
+            told(len(found.contents))
+            failed.extend(found.failed)
+
         fan_out(
-            lambda group: _measure(group, folder, store, silent, lambda: None),
+            side_by_side,
             groups,
             engine=engine,
             workers=workers,
             gpus=gpus,
             progress=progress,
             stage="groups of trials",
-        ),
-        strict=True,
-    ):
-        for trial, content in zip(group, found, strict=True):
-            write(trial, folder, content)
-        told(len(group))
+            received=received,
+        )
+    if failed:
+        raise ForsakenError(
+            f"{done} of {len(wanted)} trials are measured and saved, the others failed; the same command tries them "
+            "again:\n" + "\n".join(failed)
+        )
     return done
 
 
-def _measure(
-    group: list[Trial], folder: Path, store: Path, progress: Progress, tell: Callable[[], None]
-) -> list[dict[str, Any]]:
-    found, commit = [], commit_of(Path(__file__).parent)
-    for trial, measured in measure_group(group, Store(store), progress):
-        content = measured | {"commit": commit}
-        write(trial, folder, content)
-        found.append(content)
-        tell()
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What was measured of the trials of a group, by number, and the errors of the others."""
+
+    contents: dict[int, dict[str, Any]]
+    failed: list[str]
+
+
+def _measure(group: list[Trial], folder: Path, store: Path, progress: Progress, tell: Callable[[], None]) -> _Found:
+    """Measure and save the trials of a group. An error costs its own trial, and not the hours of work on the others."""
+    found, commit = _Found({}, []), commit_of(Path(__file__).parents[1])
+
+    def fail(what: str, error: Exception) -> None:
+        reason = str(error) if isinstance(error, ForsakenError) else f"{type(error).__name__}: {error}"
+        found.failed.append(f"{group[0].scenario}, seed {group[0].seed}{what}: {reason}")
+
+    try:
+        for at, (trial, measured) in enumerate(measure_group(group, Store(store), progress)):
+            if isinstance(measured, Exception):
+                fail(f", {trial.kind} of {trial.row}", measured)
+                continue
+            found.contents[at] = measured | {"commit": commit}
+            write(trial, folder, found.contents[at])
+            tell()
+    except Exception as error:  # noqa: BLE001 (the models of the group cannot be trained; it is told at the end)
+        fail("", error)
     return found
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import nn
 
+import forsaken
 from forsaken.auditing.judgement import Rates, members, rates
 from forsaken.bench.networks import ESTIMATORS, build, fit
 from forsaken.bench.scenarios.scenario import Scenario
@@ -17,6 +20,7 @@ from forsaken.data.samples import Samples
 from forsaken.models.logits import posteriors
 from forsaken.oracles.base import OracleReport
 from forsaken.oracles.shadow import ShadowOracle
+from forsaken.provenance import source_hash
 from forsaken.types import Array, Progress, silent
 
 
@@ -136,8 +140,16 @@ def train_or_load(
         "device": torch.device(device).type,
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
+        "code": _training_code(),
     }
     return store.trained(facts, lambda: build(scenario.network, scenario.given), make, device)
+
+
+def _training_code() -> str:
+    """Return the hash of the code that decides the weights of a network beside its facts."""
+    root = Path(forsaken.__file__).parent
+    texts = [path.read_bytes() for path in (root / "recipe.py", root / "bench" / "networks.py")]
+    return hashlib.sha256(source_hash(root / "models").encode() + b"".join(texts)).hexdigest()
 
 
 def _labels(samples: Samples) -> Array:

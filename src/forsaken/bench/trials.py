@@ -11,15 +11,15 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from sklearn.manifold import TSNE
 from torch import nn
 
+import forsaken
 from forsaken._files import make_folder, write_atomically
 from forsaken._random import Purpose, generator
 from forsaken._untrusted import UnreadableError, parse_json
@@ -39,6 +39,7 @@ from forsaken.bench.rows import (
     method_of,
     plan_of,
     row_named,
+    rows_given,
     settings_of,
 )
 from forsaken.bench.scenarios.scenario import Plan, Scenario
@@ -49,7 +50,7 @@ from forsaken.data.samples import Samples
 from forsaken.errors import ForsakenError, ModelError, NonFiniteError, NothingForgottenError, SettingsError
 from forsaken.models.logits import posteriors
 from forsaken.models.weights import fingerprint
-from forsaken.provenance import provenance
+from forsaken.provenance import provenance, source_hash
 from forsaken.types import Array, Progress, Tick, silent
 
 _LEAST = 1e-300  # posterior, of which the logarithm is taken
@@ -57,11 +58,12 @@ _POINTS = 100  # samples of each kind in a picture
 _NEIGHBOURS = 5
 _COST = 0.03  # of recall, that a poison must cost before a share of it means anything
 _MODELS = 16  # originals of an ensemble
-_REFUSALS = (
-    ModelError,
-    NonFiniteError,
-    NothingForgottenError,
-)  # a method that cannot do a scenario, or ruins the model
+# A method that cannot do a scenario, or ruins the model.
+_REFUSALS = (ModelError, NonFiniteError, NothingForgottenError)
+_OF_THE_MACHINE = (torch.AcceleratorError, torch.OutOfMemoryError, MemoryError)
+_GENERATION = (
+    "0.1.0"  # raise it when code or defaults change so much that no trial saved before may stand beside new ones
+)
 Numbers = dict[str, Any]
 
 
@@ -154,23 +156,39 @@ class Trial:
         return self.scenario, self.seed, self.changes, self.device, STAGES.get(self.kind)
 
     def facts(self) -> dict[str, Any]:
-        """Return what decides the numbers; the version of the package stands for its code and for defaults."""
-        plan = self.changes.plan(self.scenario)
+        """Return what decides the numbers; `_GENERATION` stands for code and defaults.
+
+        What is only said again (a change to what the scenario has, a setting that is the method's default) is left out,
+        so that the tables share it.
+        """
+        base, plan = plan_named(self.scenario), self.changes.plan(self.scenario)
         row = row_named(self.row)
+        usual = {"forget": base.sizes.forget, "epochs": base.recipe.epochs}
+        changes = {name: value for name, value in self.changes.told().items() if usual.get(name) != value}
         return {
             "kind": self.kind,
             "scenario": self.scenario,
             "seed": self.seed,
             "row": self.row,
             "method": [row.method, row.preset, row.retain],
-            "settings": settings_of(self.scenario, self.row) | dict(self.settings),
-            "changes": self.changes.told(),
+            "settings": settings_of(self.scenario, self.row) | self._own_settings(),
+            "changes": changes,
             "network": str(plan.network),
             "recipe": plan.recipe.to_dict(),
             "sizes": asdict(plan.sizes),
             "options": dict(plan.options),
             "device": self.device,
-            "version": _version(),
+            "version": _GENERATION,
+        }
+
+    def _own_settings(self) -> dict[str, Any]:
+        """Return the settings of this trial that are not what its row has anyway."""
+        if not self.settings or self.kind not in ("forget", "poison"):
+            return dict(self.settings)
+        tuned = settings_of(self.scenario, self.row)
+        usual = method_of(self.row, tuned)
+        return {
+            name: value for name, value in self.settings.items() if method_of(self.row, {**tuned, name: value}) != usual
         }
 
     @property
@@ -182,12 +200,6 @@ class Trial:
         """Return the place of its file."""
         kind = "" if self.kind == "forget" else f"{self.kind}-"
         return folder / self.scenario / f"{kind}{self.row}-seed-{self.seed}-{self.key[:10]}.json"
-
-
-@cache
-def _version() -> str:
-    """Return the version of this package; a page of results asks for it thousands of times."""
-    return version("forsaken")
 
 
 def read(trial: Trial, folder: Path) -> dict[str, Any] | None:
@@ -209,10 +221,11 @@ def write(trial: Trial, folder: Path, content: Mapping[str, Any]) -> None:
 
 def measure_group(
     trials: list[Trial], store: Store | None, progress: Progress = silent
-) -> Iterator[tuple[Trial, dict[str, Any]]]:
+) -> Iterator[tuple[Trial, dict[str, Any] | Exception]]:
     """Measure trials of one group, which share their trained models, one after the other.
 
-    What is found of each is ready to be saved: its numbers, what was measured, how long it took, and where.
+    What is found of each is ready to be saved: its numbers, what was measured, how long it took, and where. Of a trial
+    that failed it is the error.
     """
     first = trials[0]
     scenario = first.changes.scenario(first.scenario, first.seed, progress)
@@ -222,8 +235,12 @@ def measure_group(
         start = time.perf_counter()
         try:
             numbers = KINDS[trial.kind](stage, trial, store, progress)
-        except _REFUSALS as error:  # an answer, too: this method cannot do it, or ruins the model
-            numbers = {"refused": str(error)}
+        except Exception as error:  # noqa: BLE001 (the other trials of the group go on)
+            reason = _refusal(error)
+            if reason is None:
+                yield trial, error
+                continue
+            numbers = {"refused": str(error), "error": reason}  # an answer, too
         yield (
             trial,
             {
@@ -235,6 +252,14 @@ def measure_group(
             },
         )
     progress(Tick(f"{first.scenario}, seed {first.seed}", len(trials), len(trials)))
+
+
+def _refusal(error: Exception) -> str | None:
+    """Return the name of the reason why a method refused, or None where the error says nothing about the method."""
+    reasons = [one for one in (error, error.__cause__) if isinstance(one, _REFUSALS)]  # ensembles wrap the reason
+    if not reasons or isinstance(reasons[0].__cause__, _OF_THE_MACHINE):
+        return None
+    return type(reasons[0]).__name__
 
 
 def forgotten(stage: Stage, trial: Trial, progress: Progress, *, withhold: bool = False) -> Outcome:
@@ -383,7 +408,8 @@ def _model(stage: Stage, trial: Trial, store: Store | None, progress: Progress) 
 
 
 def _facts(stage: Stage, trial: Trial) -> dict[str, Any]:
-    return {"unlearned": trial.facts(), "target": fingerprint(stage.target)}
+    code = source_hash(Path(forsaken.__file__).parent)
+    return {"unlearned": trial.facts(), "target": fingerprint(stage.target), "code": code}
 
 
 def _poison(stage: Stage, trial: Trial, store: Store | None, progress: Progress) -> Numbers:  # noqa: ARG001
@@ -436,6 +462,7 @@ def _truth(stage: Stage, trial: Trial, store: Store | None, progress: Progress) 
         folder=None if store is None else store.folder / "ensembles",
         device=trial.device,
         references={} if plan is None else {trial.row: plan},
+        retains={trial.row: stage.scenario.kept.rows(rows_given(stage, trial.row))},
     )
     matrices = ensembles.measure(progress=progress)
     floors = Floors.of(matrices, models, seed=stage.scenario.seed)

@@ -6,10 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
-from forsaken.bench import running
+from forsaken.bench import running, trials
 from forsaken.bench.running import Cost, expected_costs, groups_of, run_trials, unfinished
+from forsaken.bench.scenarios.scenario import Scenario
 from forsaken.bench.trials import Changes, Trial, read
+from forsaken.errors import ForsakenError, ModelError, NothingForgottenError
 from forsaken.types import Tick
 
 FEW = Changes(epochs=2)
@@ -133,3 +136,81 @@ def test_costs_grow_with_trainings() -> None:
     elsewhere = {("cuda", "digits", "forget", "forsaken"): [1.0, 3.0]}
     assert running._row_seconds(plain, 10.0, elsewhere) == seconds(plain), "a GPU's seconds say nothing of a CPU's"
     assert Cost("digits", 0, 1, 1.0, 1).bytes == 1
+
+
+def test_a_trial_that_fails_costs_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> dict[str, object]:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setitem(trials.KINDS, "broken", broken)
+    bad = Trial("digits", 100, "before", kind="broken", changes=FEW)
+    results = tmp_path / "results"
+    with pytest.raises(ForsakenError, match=r"3 of 4 trials(.|\n)*broken of before: ZeroDivisionError: a bug"):
+        run_trials([bad, TRIALS[0], TRIALS[1], TRIALS[3]], results, tmp_path / "store")
+    assert unfinished([bad, *TRIALS], results) == [bad, TRIALS[2], TRIALS[4], TRIALS[5]]
+
+
+def test_models_that_cannot_be_trained_cost_no_other_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    staged = trials.staged
+
+    def broken(scenario: Scenario, *given: object, **more: object) -> object:
+        if scenario.seed == 100:
+            raise MemoryError("no room")
+        return staged(scenario, *given, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(trials, "staged", broken)
+    with pytest.raises(ForsakenError, match="seed 100: MemoryError: no room"):
+        run_trials([TRIALS[0], TRIALS[3]], tmp_path / "results", tmp_path / "store")
+    assert read(TRIALS[3], tmp_path / "results") is not None
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_refusal_is_saved_with_its_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, wrapped: bool) -> None:
+    def refusing(*_: object) -> dict[str, object]:
+        try:
+            raise NothingForgottenError("all look unseen")
+        except NothingForgottenError as error:
+            if not wrapped:
+                raise
+            raise ForsakenError(f"failed on an original: {error}") from error
+
+    monkeypatch.setitem(trials.KINDS, "refusing", refusing)
+    trial = Trial("digits", 100, "before", kind="refusing", changes=FEW)
+    assert run_trials([trial], tmp_path / "results", tmp_path / "store") == 1
+    content = read(trial, tmp_path / "results")
+    assert content is not None
+    assert content["numbers"]["error"] == "NothingForgottenError"
+    assert "all look unseen" in content["numbers"]["refused"]
+
+
+def test_a_gpu_that_is_full_says_nothing_about_a_method(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> dict[str, object]:
+        raise ModelError("the model failed") from torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setitem(trials.KINDS, "full", full)
+    trial = Trial("digits", 100, "before", kind="full", changes=FEW)
+    with pytest.raises(ForsakenError, match="the model failed"):
+        run_trials([trial], tmp_path / "results", tmp_path / "store")
+    assert read(trial, tmp_path / "results") is None
+
+
+def test_processes_find_the_same_and_save_each_group_as_it_comes(tmp_path: Path) -> None:
+    one = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        run_trials(TRIALS, tmp_path / "local", tmp_path / "store-1")
+    finally:
+        torch.set_num_threads(one)
+    seen: list[int] = []
+
+    def watch(tick: Tick) -> None:
+        if tick.stage == running.STAGE:
+            seen.append(len(list((tmp_path / "side").rglob("*.json"))))
+
+    run_trials(TRIALS, tmp_path / "side", tmp_path / "store-2", engine="processes", workers=2, progress=watch)
+    assert seen[0] == 0
+    assert seen[1] >= 3
+    assert seen[-1] == 6
+    assert [numbers(trial, tmp_path / "side") for trial in TRIALS] == [
+        numbers(trial, tmp_path / "local") for trial in TRIALS
+    ]

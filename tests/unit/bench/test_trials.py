@@ -13,7 +13,7 @@ from forsaken.bench import trial as stages
 from forsaken.bench import white_box
 from forsaken.bench.networks import build
 from forsaken.bench.rows import PEERS, ROWS, forget, settings_of
-from forsaken.bench.scenarios.table import load_scenario
+from forsaken.bench.scenarios.table import load_scenario, plan_named
 from forsaken.bench.store import Store, content_hash, identity
 from forsaken.bench.trial import Stage, staged, train_or_load
 from forsaken.bench.trials import KINDS, Changes, Trial, judged, largest, measure_group, member_neighbours
@@ -21,6 +21,8 @@ from forsaken.data.samples import Samples
 from forsaken.errors import SettingsError, UnknownNameError
 from forsaken.models.logits import posteriors
 from forsaken.models.weights import fingerprint
+from forsaken.unlearning.forsaken.method import Forsaken
+from forsaken.unlearning.methods import build as build_method
 
 FEW = Changes(epochs=8)
 
@@ -31,7 +33,12 @@ def stage() -> Stage:
 
 
 def measured(*trials: Trial, store: Store | None = None) -> list[dict[str, Any]]:
-    return [content["numbers"] for _, content in measure_group(list(trials), store)]
+    found = []
+    for _, content in measure_group(list(trials), store):
+        if isinstance(content, Exception):
+            raise content
+        found.append(content["numbers"])
+    return found
 
 
 def test_every_setting_is_part_of_the_key() -> None:
@@ -50,6 +57,19 @@ def test_every_setting_is_part_of_the_key() -> None:
     ]
     assert len({trial.key for trial in (plain, *others)}) == len(others) + 1
     assert plain.key == Trial("digits", 0, "forsaken").key
+
+
+def test_what_a_trial_only_says_again_is_not_part_of_the_key() -> None:
+    plain = Trial("reuters-35-11", 0, "paper")
+    plan = plan_named("reuters-35-11")
+    again = Changes(forget=plan.sizes.forget, epochs=plan.recipe.epochs)
+    assert Trial("reuters-35-11", 0, "paper", changes=again).key == plain.key
+    usual = {name: getattr(Forsaken.paper().schedule, name) for name in ("iterations", "history")}
+    assert Trial("reuters-35-11", 0, "paper", settings=usual).key == plain.key
+    assert Trial("reuters-35-11", 0, "paper", settings={"iterations": usual["iterations"] + 1}).key != plain.key
+    assert Trial("digits", 0, "sisa", settings={"shards": build_method("sisa", {}).shards}).key == (
+        Trial("digits", 0, "sisa").key
+    )
 
 
 def test_a_recipe_is_part_of_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
