@@ -13,6 +13,11 @@ where d² is the variance due to the rows that a fold model lacks, and b its sys
 one whole, so what one lacks the others have: hence K / (K - 1) in the second line, and no d² in the third.) A reference
 is then a draw from N(b, d² + σ²) and a retrained model one from N(0, σ²), which `likelihood_ratio_auc` tells apart.
 
+One group of rows may be so large, or so hard to learn, that the model without it is unlike all others. Retrained models
+lack the group too when it is forgotten, and otherwise the references have learnt it like the retrained models: either
+way the other folds tell. So from four folds on, the one whose model is farthest from the others is left out. Where no
+fold is unlike the others this lowers the estimate by about 0.01.
+
 For a model that lacks the share q of the rows, d² grows as q (1 - q), the variance of a sum over q of the rows drawn
 without replacement, and b as q. So the estimate at one K tells what another K would be worth.
 """
@@ -25,6 +30,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+from scipy.spatial.distance import cdist
 from torch import Tensor
 
 from forsaken.metrics import likelihood_ratio_auc, margins
@@ -32,6 +38,7 @@ from forsaken.types import Array
 
 GOAL = 0.55  # the AUC that references are to stay below
 MOST = 512  # folds that are considered
+_ENOUGH = 4  # folds, of which the farthest is left out
 _LEAST = 0.1  # no standard deviation is taken to be smaller, as in `u_lira`
 _ERRORS = 2.0  # standard errors by which a shift must exceed chance
 _DRAWS = 500  # of the bootstrap
@@ -128,16 +135,16 @@ def worth_of(
     def margin(logits: Tensor) -> Array:
         return margins(_array(logits), likeliest)
 
-    among = margins(fold_logits, likeliest)
+    among = _near(margins(fold_logits, likeliest))
     seeds = np.mean([(margin(one) - margin(other)) ** 2 / 2 for one, other in pairs], axis=0)
     apart = (np.mean([margin(each) for each in targets], axis=0) - among.mean(axis=0)) ** 2
-    chance = 1 / len(targets) + 1 / len(folds)
+    chance = 1 / len(targets) + 1 / len(among)
 
     def parts(of_seeds: Array, of_folds: Array, of_target: Array) -> tuple[float, float, float]:
         sigma2 = float(of_seeds.mean())
         data2 = max(0.0, float(of_folds.mean()) - sigma2) * (count - 1) / count
         # Some of the folds' models only: their mean still varies with the rows that they lack.
-        partial = data2 * (1 / len(folds) - 1 / count) * count / (count - 1)
+        partial = data2 * (1 / len(among) - 1 / count) * count / (count - 1)
         beyond = of_target - of_seeds * chance - partial
         # A root of what is left of chance would always look like a shift: less than two standard errors are none.
         doubtful = float(beyond.mean()) < _ERRORS * float(beyond.std()) / math.sqrt(len(beyond))
@@ -148,8 +155,8 @@ def worth_of(
     auc = _auc(sigma2, data2, shift2)
     # Models move on many samples at once, so one pair of them is worth fewer than n independent differences.
     ones = [margin(one) - margin(other) for one, other in pairs]
-    ones += [among[at] - among[at + 1] for at in range(len(pairs), len(folds) - 1, 2)]
-    freedom = _freedom(ones) * np.array([len(pairs), len(folds) - 1, 1.0])
+    ones += [among[at] - among[at + 1] for at in range(len(pairs), len(among) - 1, 2)]
+    freedom = _freedom(ones) * np.array([len(pairs), len(among) - 1, 1.0])
     draw, drawn = np.random.default_rng(0), np.empty(_DRAWS)
     for at in range(_DRAWS):
         rows = draw.integers(len(likeliest), size=len(likeliest))
@@ -158,6 +165,13 @@ def worth_of(
     low, high = np.quantile(drawn, [0.025, 0.975]).tolist()
     sigma, data, shift = (math.sqrt(part) for part in (sigma2, data2, shift2))
     return Worth(auc, min(low, auc), max(high, auc), sigma, data, shift, count, len(likeliest), len(pairs))
+
+
+def _near(among: Array) -> Array:
+    """Return the margins of all fold models but, of four or more, the one that is farthest from the others."""
+    if len(among) < _ENOUGH:
+        return among
+    return np.delete(among, np.median(cdist(among, among), axis=1).argmax(), axis=0)
 
 
 def _freedom(differences: Sequence[Array]) -> float:

@@ -82,6 +82,23 @@ def test_it_is_what_many_models_measure(folds: int) -> None:
     assert max(estimates) - min(estimates) < 0.06
 
 
+@pytest.mark.parametrize("folds", [4, 8, 16])
+def test_a_group_that_moves_everything_is_not_taken_for_the_spread(folds: int) -> None:
+    """The model without that group answers unlike all others, and so do models that are retrained without it."""
+    world = World(0.4, 0.5)
+    fold = assign_folds(range(ROWS), None, folds=folds, seed=1)
+    kept = [np.flatnonzero(fold != at) for at in range(folds)]
+    moved = torch.from_numpy(3 * world.draw.normal(size=(SAMPLES, 1))) * torch.tensor([0.5, -0.5])
+
+    def worth(*, group: bool) -> Worth:
+        said = [world.logits(rows) + (moved if group and at == 1 else 0) for at, rows in enumerate(kept)]
+        found = worth_of(said, [(said[0], world.logits(kept[0]))], [world.logits(np.arange(ROWS))], count=folds)
+        assert found is not None
+        return found
+
+    assert worth(group=True).auc == pytest.approx(world.worth(folds, 1).auc, abs=0.03)
+
+
 def test_one_number_of_folds_tells_about_another() -> None:
     world = World(0.4, 0.9, 0.2)
     four, sixteen = world.worth(4), world.worth(16)
