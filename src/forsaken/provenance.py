@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+PACKAGE = Path(__file__).parent  # the folder of all source files
 _PACKAGES = ("forsaken", "torch", "numpy", "scikit-learn", "xgboost-cpu", "xgboost")
 
 
@@ -27,7 +28,7 @@ def provenance() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "versions": {name: found for name in _PACKAGES if (found := _version(name))},
-        "source_sha256": source_hash(Path(__file__).parent),
+        "source_sha256": source_hash(PACKAGE),
     }
 
 

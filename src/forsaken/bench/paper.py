@@ -109,7 +109,13 @@ _NETWORKS = _by_scenario(
     99.93 61.57 99.99 64.93 154
     """,
 )
-# Table forgetting_rate and Table forgetting_rate_id: BT of 200.
+# Table forgetting_rate and Table forgetting_rate_id: parameters of the networks, in millions, and BT of 200.
+_MILLIONS = {
+    (scenario, "before"): value
+    for scenario, value in zip(
+        (*OOD, *ID), (14.77, 14.77, 14.77, 2.62, 5.26, 0.25, 14.77, 14.77, 2.62, 5.26, 0.25), strict=True
+    )
+}
 _MEMORISED = dict(zip((*OOD, *ID), (168, 176, 117, 195, 192, 162, 167, 191, 151, 160, 172), strict=True))
 # Figures performance_loss show the same accuracies.
 _ACCURACY = {
@@ -217,6 +223,7 @@ def _all() -> dict[tuple[str, str, str], dict[str, float]]:
         ("fr_variance", _FR_VARIANCE, _PERCENT),
         ("cfr", _CFR, _PERCENT),
         ("seconds", _SECONDS, 1.0),
+        ("parameters", _MILLIONS, 1e6),
     ):
         for (scenario, row), value in table.items():
             put(scenario, row, "", name, value * scale)

@@ -34,7 +34,9 @@ BEFORE, RETRAINED, REFERENCES, DEFAULT, PAPER = "before", "retrained", "referenc
 _MANY = 1000
 
 
-Preset = Literal["default", "paper", "curvature", "corrected", "out-of-fold", "grouped", "suspects", "matched"]
+Preset = Literal[
+    "default", "paper", "curvature", "corrected", "corrected-paper", "out-of-fold", "grouped", "suspects", "matched"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +51,11 @@ class Row:
         A name of `forsaken.METHODS`; empty for the model before and the retrained one.
     preset : str
         For Forsaken: "default", "paper" (`Forsaken.paper`), "curvature" (the default with a curvature of the training
-        data, whose pass is timed apart), "corrected" (the samples' true labels are known), or with
-        references: "out-of-fold" (folds drawn before the request is known), "grouped" (all forgotten samples in one
-        fold, which must be known beforehand) or "suspects" (nobody says which samples: those whose labels look wrong
-        by the references); of a language model "matched" (each canary gets the answers on an unused one).
+        data, whose pass is timed apart), "corrected" (the samples' true labels are known), "corrected-paper" (the
+        same by the paper's settings), or with references: "out-of-fold" (folds drawn before the request is known),
+        "grouped" (all forgotten samples in one fold, which must be known beforehand) or "suspects" (nobody says which
+        samples: those whose labels look wrong by the references); of a language model "matched" (each canary gets the
+        answers on an unused one).
     retain : str
         Which kept samples the method gets: "few" (the scenario's 1 %), "many" (1,000, or where that is less half of
         them, with references a tenth) or "all".
@@ -79,11 +82,13 @@ ROWS: dict[str, Row] = {
     "suspects": Row("Forsaken with references, the suspects", preset="suspects", retain="many"),
     "grouped": Row("Forsaken with references, one fold (upper bound)", preset="grouped", retain="many"),
     "corrected": Row("Forsaken to the true labels", preset="corrected"),
+    "corrected-paper": Row("the paper's settings to the true labels", preset="corrected-paper"),
     "matched": Row("Forsaken by the curvature, targets from unused canaries", preset="matched", tuned=True),
     "matched-anchors": Row("Forsaken by anchors, targets from unused canaries", preset="matched", tuned=True),
     RETRAINED: Row("retrained", ""),
     "relabelled": Row("retrained with the true labels", ""),
     BEFORE: Row("before", ""),
+    "fold-models": Row("the references themselves", ""),
     "smu": Row("SMU", "smu", retain="all", tuned=True),
     "sisa": Row("SISA", "sisa", retain="all"),
     "sisa-dp": Row("SISA-DP", "sisa-dp", retain="all"),
@@ -299,6 +304,8 @@ def forget(
     curvature, samples, more = None, scenario.forget, {}
     if row.preset == "paper":
         method = Forsaken.paper(**settings)
+    elif row.preset == "corrected-paper":
+        method, samples = Forsaken.paper(target="corrected", **settings), scenario.corrected
     elif row.preset == "corrected":
         method, samples = Forsaken(target="corrected", **settings), scenario.corrected
         curvature = Curvature.fit(stage.target, Samples(scenario.train.inputs))

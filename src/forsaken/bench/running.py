@@ -19,11 +19,13 @@ from forsaken.bench.networks import ESTIMATORS, build, parameter_count
 from forsaken.bench.rows import FOLDS, row_named
 from forsaken.bench.scenarios.scenario import Scenario
 from forsaken.bench.scenarios.table import plan_named
+from forsaken.bench.sequences import MODELS, REFIT, REQUESTS
 from forsaken.bench.store import Store
 from forsaken.bench.trials import Changes, Trial, measure_group, read, write
 from forsaken.engine import check_engine, fan_out
 from forsaken.errors import ForsakenError
 from forsaken.models.train import steps_of, train
+from forsaken.provenance import PACKAGE
 from forsaken.types import Progress, Tick, silent
 
 STAGE = "trials"
@@ -40,6 +42,7 @@ _TRAININGS = {
     "matched": 2.5,
 }
 _SHORT = 0.2  # trainings that any other row takes
+_SHARED = {"sequence": 3 * MODELS, "worth": 32}  # trainings that the trials of a group share, where these are not 3
 _Seconds = dict[tuple[str, str, str, str], list[float]]  # of trials, by device, scenario, kind and row
 
 
@@ -155,7 +158,7 @@ class _Found:
 
 def _measure(group: list[Trial], folder: Path, store: Path, progress: Progress, tell: Callable[[], None]) -> _Found:
     """Measure and save the trials of a group. An error costs its own trial, and not the hours of work on the others."""
-    found, commit = _Found({}, []), commit_of(Path(__file__).parents[1])
+    found, commit = _Found({}, []), commit_of(PACKAGE)
 
     def fail(what: str, error: Exception) -> None:
         reason = str(error) if isinstance(error, ForsakenError) else f"{type(error).__name__}: {error}"
@@ -225,7 +228,7 @@ def expected_costs(
         full, parameters = known[task]
         plan, own = plan_named(first.scenario), first.changes.plan(first.scenario)
         training = full * own.recipe.epochs / plan.recipe.epochs
-        seconds = 3 * training + sum(_row_seconds(trial, training, saved) for trial in group)
+        seconds = _SHARED.get(first.kind, 3) * training + sum(_row_seconds(trial, training, saved) for trial in group)
         kept = 0 if own.network.name in ESTIMATORS else 4 * parameters * (3 + any(t.row == "references" for t in group))
         found.append(Cost(first.scenario, first.seed, len(group), seconds, kept + _FILE * len(group)))
     progress(Tick("estimate", len(groups), max(1, len(groups))))
@@ -234,16 +237,38 @@ def expected_costs(
 
 def _row_seconds(trial: Trial, training: float, saved: _Seconds) -> float:
     before = saved.get((trial.device, trial.scenario, trial.kind, trial.row))
-    if before and not trial.changes.told():
+    if before and not trial.changes.told() and trial.kind not in _STUDIES:
         return mean(before)
-    if trial.kind == "truth":
-        references = row_named(trial.row).preset == "out-of-fold"
-        return training * int(trial.settings.get("models", 16)) * (4 + references)
+    return training * _STUDIES.get(trial.kind, _trainings)(trial)
+
+
+def _trainings(trial: Trial) -> float:
     if trial.row in ("before", "retrained"):
         return 0.0
     if trial.row in ("references", "grouped"):
-        return training * (FOLDS + _SHORT)
-    return training * _TRAININGS.get(trial.row, _SHORT)
+        return FOLDS + _SHORT
+    return _TRAININGS.get(trial.row, _SHORT)
+
+
+def _truth_trainings(trial: Trial) -> float:
+    references = row_named(trial.row).preset == "out-of-fold"
+    return int(trial.settings.get("models", 16)) * (4 + references)
+
+
+def _worth_trainings(trial: Trial) -> float:
+    folds, models, tables = (int(trial.settings[name]) for name in ("folds", "models", "tables"))
+    return models + tables * (folds + max(2, folds // 4))
+
+
+def _sequence_trainings(trial: Trial) -> float:
+    if not trial.settings:  # models that are there already
+        return 0.0
+    tables = REQUESTS // REFIT if trial.settings["order"] == "row, refit" else 1
+    return MODELS * (tables * FOLDS + REQUESTS * _SHORT)
+
+
+# Trainings of the kinds that need many models, which their settings decide.
+_STUDIES = {"sequence": _sequence_trainings, "truth": _truth_trainings, "worth": _worth_trainings}
 
 
 def _saved(folder: Path) -> _Seconds:

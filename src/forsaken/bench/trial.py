@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-import forsaken
 from forsaken.auditing.judgement import Rates, members, rates
 from forsaken.bench.networks import ESTIMATORS, build, fit
 from forsaken.bench.scenarios.scenario import Scenario
@@ -20,7 +19,7 @@ from forsaken.data.samples import Samples
 from forsaken.models.logits import posteriors
 from forsaken.oracles.base import OracleReport
 from forsaken.oracles.shadow import ShadowOracle
-from forsaken.provenance import source_hash
+from forsaken.provenance import PACKAGE, source_hash
 from forsaken.types import Array, Progress, silent
 
 
@@ -131,25 +130,28 @@ def train_or_load(
 
     if store is None or scenario.network.name in ESTIMATORS:
         return clocked(make)
-    facts = {
+    facts = training_facts(scenario, data, device) | {"seed": seed}
+    return store.trained(facts, lambda: build(scenario.network, scenario.given), make, device)
+
+
+def training_facts(scenario: Scenario, data: Samples, device: str | torch.device) -> dict[str, Any]:
+    """Return what decides the weights of a network that is trained on `data`, but for the seed."""
+    return {
         "data": content_hash(data),
         "network": str(scenario.network),
         "given": [content_hash(Samples(tensor)) for _, tensor in sorted(scenario.given.items())],
         "recipe": scenario.recipe.to_dict(),
-        "seed": seed,
         "device": torch.device(device).type,
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
         "code": _training_code(),
     }
-    return store.trained(facts, lambda: build(scenario.network, scenario.given), make, device)
 
 
 def _training_code() -> str:
     """Return the hash of the code that decides the weights of a network beside its facts."""
-    root = Path(forsaken.__file__).parent
-    texts = [path.read_bytes() for path in (root / "recipe.py", root / "bench" / "networks.py")]
-    return hashlib.sha256(source_hash(root / "models").encode() + b"".join(texts)).hexdigest()
+    texts = [path.read_bytes() for path in (PACKAGE / "recipe.py", PACKAGE / "bench" / "networks.py")]
+    return hashlib.sha256(source_hash(PACKAGE / "models").encode() + b"".join(texts)).hexdigest()
 
 
 def _labels(samples: Samples) -> Array:

@@ -19,14 +19,13 @@ import torch
 from sklearn.manifold import TSNE
 from torch import nn
 
-import forsaken
 from forsaken._files import make_folder, write_atomically
 from forsaken._random import Purpose, generator
 from forsaken._untrusted import UnreadableError, parse_json
 from forsaken.auditing.ensembles import Ensembles
 from forsaken.auditing.full import Floors, Full
 from forsaken.auditing.judgement import correct, members, rates
-from forsaken.bench import exposure, white_box
+from forsaken.bench import exposure, sequences, white_box, worth
 from forsaken.bench.audit import inputs_of
 from forsaken.bench.exposure import LanguageStage
 from forsaken.bench.networks import build, parameter_count
@@ -44,13 +43,15 @@ from forsaken.bench.rows import (
 )
 from forsaken.bench.scenarios.scenario import Plan, Scenario
 from forsaken.bench.scenarios.table import linear_plan, plan_named
+from forsaken.bench.sequences import SequenceStage
 from forsaken.bench.store import Store, Trained, identity
 from forsaken.bench.trial import Stage, staged
+from forsaken.bench.worth import WorthStage
 from forsaken.data.samples import Samples
 from forsaken.errors import ForsakenError, ModelError, NonFiniteError, NothingForgottenError, SettingsError
 from forsaken.models.logits import posteriors
 from forsaken.models.weights import fingerprint
-from forsaken.provenance import provenance, source_hash
+from forsaken.provenance import PACKAGE, provenance, source_hash
 from forsaken.types import Array, Progress, Tick, silent
 
 _LEAST = 1e-300  # posterior, of which the logarithm is taken
@@ -408,8 +409,7 @@ def _model(stage: Stage, trial: Trial, store: Store | None, progress: Progress) 
 
 
 def _facts(stage: Stage, trial: Trial) -> dict[str, Any]:
-    code = source_hash(Path(forsaken.__file__).parent)
-    return {"unlearned": trial.facts(), "target": fingerprint(stage.target), "code": code}
+    return {"unlearned": trial.facts(), "target": fingerprint(stage.target), "code": source_hash(PACKAGE)}
 
 
 def _poison(stage: Stage, trial: Trial, store: Store | None, progress: Progress) -> Numbers:  # noqa: ARG001
@@ -481,6 +481,16 @@ def _exposure(stage: LanguageStage, trial: Trial, store: Store | None, progress:
     return exposure.measured(stage, trial.row, settings, progress)
 
 
+def _worth(stage: WorthStage, trial: Trial, store: Store | None, progress: Progress) -> Numbers:  # noqa: ARG001
+    """Return what references are worth, estimated and measured."""
+    return worth.measured(stage, **trial.settings)
+
+
+def _sequence(stage: SequenceStage, trial: Trial, store: Store | None, progress: Progress) -> Numbers:  # noqa: ARG001
+    """Return what is found after 1, 5, 10 and 20 requests in a row."""
+    return sequences.measured(stage, trial.row, **trial.settings, progress=progress)
+
+
 def _labels(samples: Samples) -> Array:
     if samples.labels is None:
         raise ForsakenError("the scenario has samples without labels")
@@ -498,12 +508,18 @@ def _loss(posterior: Array, labels: Array) -> float:
 
 
 # What a kind needs to be trained, where that is not `staged`.
-STAGES: dict[str, Callable[..., Any]] = {"exposure": exposure.staged}
+STAGES: dict[str, Callable[..., Any]] = {
+    "exposure": exposure.staged,
+    "sequence": sequences.staged,
+    "worth": worth.staged,
+}
 KINDS: dict[str, Callable[[Any, Trial, Store | None, Progress], Numbers]] = {
     "exposure": _exposure,
     "forget": _forget,
     "picture": _picture,
     "poison": _poison,
+    "sequence": _sequence,
     "truth": _truth,
     "white-box": _white_box,
+    "worth": _worth,
 }

@@ -131,7 +131,7 @@ def table(
     """
     from forsaken.bench.benchmarks import benchmark_named
     from forsaken.bench.tables import gather
-    from forsaken.report.results import as_markdown, cell_text, refusals
+    from forsaken.report.results import as_markdown, cell_text, device_of, refusals, times_of
 
     chosen = [benchmark_named(name) for name in _names(names)]
     _check_results(folder)
@@ -147,9 +147,12 @@ def table(
         for name in ("scenario", "row", "n", *(column.label for column in one.benchmark.columns)):
             shown.add_column(name, overflow="fold")
         for line in one.lines:
-            cells = [cell_text(cell, column) for cell, column in zip(line.cells, one.benchmark.columns, strict=True)]
+            pairs = zip(line.cells, one.benchmark.columns, strict=True)
+            cells = [cell_text(cell, column, line.n) for cell, column in pairs]
             shown.add_row(line.scenario, line.label, str(line.n), *cells)
         print_table(shown)
+        scenarios = dict.fromkeys(line.scenario for line in one.measured)
+        note(*(f"{name}: measured {device_of(one, name)}. {times_of(one, name)}".rstrip() for name in scenarios))
         note(*refusals(one), *([one.benchmark.note] if one.benchmark.note else []))
 
 

@@ -23,10 +23,12 @@ _WORDS = {
     "train_accuracy": "training accuracy",
     "test_accuracy": "test accuracy",
     "memorised": "memorised of 200 (BT)",
-    "oracle": "oracle's balanced accuracy",
+    "oracle_accuracy": "oracle's accuracy",
+    "oracle_precision": "oracle's precision",
+    "oracle_recall": "oracle's recall",
+    "parameters": "parameters",
     "fr": "forgetting rate (FR)",
     "retrained_fr": "FR of full retraining",
-    "parameters": "parameters",
 }
 
 
@@ -105,7 +107,7 @@ def _table(plan: Plan, facts: dict[str, Any]) -> Table:
     settings = (f"{key.replace('_', ' ')} {value}" for key, value in plan.recipe.to_dict().items() if value is not None)
     shown.add_row("recipe", ", ".join(settings))
     for key, value in facts.get("paper", {}).items():
-        shown.add_row(f"paper: {_WORDS[key]}", f"{value:.4g}" if isinstance(value, float) else str(value))
+        shown.add_row(f"paper: {_WORDS[key]}", f"{value:,.0f}" if value > 1 else f"{value:.4g}")
     return shown
 
 
@@ -121,8 +123,17 @@ def _facts(plan: Plan) -> dict[str, Any]:
         "reference": plan.sizes.reference,
         "network": str(plan.network),
         "recipe": plan.recipe.to_dict(),
-        "paper": plan.paper.to_dict() if plan.paper else {},
+        "paper": _reported(plan.name),
     }
+
+
+def _reported(name: str) -> dict[str, float]:
+    """Return what the paper reports for a scenario, by the names of `_WORDS`."""
+    from forsaken.bench.paper import paper_numbers
+
+    found, own, retrained = (paper_numbers(name, row) for row in ("before", "paper", "retrained"))
+    rates = {"fr": own.get("fr"), "retrained_fr": retrained.get("fr")}
+    return {key: value for key in _WORDS if (value := {**found, **rates}.get(key)) is not None}
 
 
 def _presence(plan: Plan) -> str:

@@ -11,7 +11,9 @@ margin of such a sample, K folds, and expectations over the draw of the folds an
 
 where d² is the variance due to the rows that a fold model lacks, and b its systematic shift. (The folds are parts of
 one whole, so what one lacks the others have: hence K / (K - 1) in the second line, and no d² in the third.) A reference
-is then a draw from N(b, d² + σ²) and a retrained model one from N(0, σ²), which `likelihood_ratio_auc` tells apart.
+is then a draw from N(b, d² + σ²) and a retrained model one from N(0, σ²), which `likelihood_ratio_auc` tells apart. A
+shift counts by as much as b² exceeds half of d² + σ²: it is seen on one target, whose own seed moves all samples
+together, and smaller ones made estimates worse (decision 21).
 
 One group of rows may be so large, or so hard to learn, that the model without it is unlike all others. Retrained models
 lack the group too when it is forgotten, and otherwise the references have learnt it like the retrained models: either
@@ -59,7 +61,8 @@ class Worth:
     data : float
         The standard deviation that comes from the rows which a fold model lacks.
     shift : float
-        The root mean square distance between the fold models' mean and the target that chance does not explain.
+        The root mean square distance between the fold models' mean and the target that chance does not explain. It
+        counts in `auc` where its square exceeds half of the variance of the references.
     folds : int
         K of the fold models that were compared.
     samples : int
@@ -88,10 +91,13 @@ class Worth:
         request : float
             The share of all rows that the request takes, if they are one group: retrained models lack them as well.
         """
-        share = max(0.0, 1 / folds - request)
-        own = 1 / self.folds
-        data = self.data * math.sqrt(share * (1 - share) / (own * (1 - own)))
-        return _auc(self.sigma**2, data**2, (self.shift * share / own) ** 2)
+        return likelihood_ratio_auc(*self.normals(folds, request))
+
+    def normals(self, folds: int, request: float = 0.0) -> tuple[float, float, float]:
+        """Return b and both standard deviations of N(b, d² + σ²) and N(0, σ²), of references as in `at`."""
+        share, own = max(0.0, 1 / folds - request), 1 / self.folds
+        data2 = self.data**2 * share * (1 - share) / (own * (1 - own))
+        return _normals(self.sigma**2, data2, (self.shift * share / own) ** 2)
 
     @property
     def folds_needed(self) -> int | None:
@@ -192,8 +198,12 @@ def _freedom(differences: Sequence[Array]) -> float:
 
 
 def _auc(sigma2: float, data2: float, shift2: float) -> float:
+    return likelihood_ratio_auc(*_normals(sigma2, data2, shift2))
+
+
+def _normals(sigma2: float, data2: float, shift2: float) -> tuple[float, float, float]:
     spread, sigma = (max(_LEAST, math.sqrt(part)) for part in (data2 + sigma2, sigma2))
-    return likelihood_ratio_auc(math.sqrt(shift2), spread, sigma)
+    return math.sqrt(max(0.0, shift2 - (data2 + sigma2) / 2)), spread, sigma
 
 
 def _array(logits: Tensor) -> Array:

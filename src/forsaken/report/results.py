@@ -16,7 +16,7 @@ from forsaken.bench.benchmarks import NOT_AT_HAND, Column, needs_gpu
 from forsaken.bench.findings import Finding, findings
 from forsaken.bench.rows import RETRAINED, row_named
 from forsaken.bench.scenarios.table import SCENARIOS, plan_named
-from forsaken.bench.tables import Cell, ResultTable, TableLine, all_tables
+from forsaken.bench.tables import MACHINE, Cell, ResultTable, TableLine, all_tables, is_time
 from forsaken.report.figures import LINES, Plot, element, line, line_ticks
 from forsaken.report.page import filled
 
@@ -29,8 +29,12 @@ _POINTS = (
     ("forgotten", "forgotten samples", "fill forget", "M{x:.1f} {top:.1f}l4 7h-8z"),
 )
 VERDICTS = (
-    "Each is what the paper says, whether or not it is good. A verdict compares means over seeds: confirmed where it "
-    "holds on every scenario that was measured, mixed where on some. Where intervals overlap, the text says so."
+    "Each is what the paper says, whether or not it is good. A verdict compares means over seeds: confirmed where the "
+    "claim holds in every place that it speaks of (a scenario, for some claims a scenario and a row), confirmed where "
+    "measured if only some places were, mixed where it holds in some of them. A place is in doubt where the verdict "
+    "rests on a single seed, on 95 % intervals that overlap (with each other, one moved by the tolerance of the check, "
+    "or with a fixed bound), on a number that not all seeds have, or on some of the rows alone. A ruined model, which "
+    "lost more than half of its accuracy beyond chance, is no evidence. Times are compared on one machine."
 )
 _ON = {"cuda": "on a GPU", "cpu": "on a CPU"}
 
@@ -62,11 +66,13 @@ def write_pages(folder: Path, docs: Path) -> list[Path]:
     return written
 
 
-def cell_text(cell: Cell, column: Column) -> str:
-    """Return a cell for people: the mean, its interval, and the paper's value in brackets.
+def cell_text(cell: Cell, column: Column, n: int | None = None) -> str:
+    """Return a cell for people: the mean, its interval, its n if it is not the line's, the paper's value in brackets.
 
     >>> cell_text(Cell(0.9, (0.88, 0.92), 0.9635), Column("fr", "FR"))
     '0.900 (0.880 to 0.920) [0.964]'
+    >>> cell_text(Cell(0.9, n=1), Column("fr", "FR"), n=3)
+    '0.900 (n = 1)'
     >>> cell_text(Cell(None, None, None), Column("fr", "FR"))
     ''
     """
@@ -78,6 +84,8 @@ def cell_text(cell: Cell, column: Column) -> str:
     parts = [] if cell.mean is None else [shown(cell.mean)]
     if cell.interval is not None:
         parts.append(f"({shown(cell.interval[0])} to {shown(cell.interval[1])})")
+    if n not in (None, cell.n) and cell.mean is not None:
+        parts.append(f"(n = {cell.n})")
     if cell.paper is not None:
         parts.append(f"[{shown(cell.paper)}]")
     return " ".join(parts)
@@ -92,7 +100,7 @@ def as_markdown(table: ResultTable) -> str:
     for scenario, lines in _by_scenario(table.measured):
         head = ("", "n", *(column.label for column in one.columns))
         rows = [head, ("---",) * len(head), *(_cells(line, one.columns) for line in lines)]
-        found.append(f"`{scenario}`, {_ON[lines[0].device]}: {SCENARIOS[scenario].summary}{_missing(table, scenario)}")
+        found.append(f"`{scenario}`, {device_of(table, scenario)}: {_summary(table, scenario)}")
         found.append("\n".join(f"| {' | '.join(row)} |" for row in rows))
         found += _rounds_as_markdown(lines)
     refused = refusals(table)
@@ -102,6 +110,32 @@ def as_markdown(table: ResultTable) -> str:
     if missing:
         found.append(f"Not run here: {', '.join(missing)}.")
     return "\n\n".join(found)
+
+
+def device_of(table: ResultTable, scenario: str) -> str:
+    """Return on which device the trials of a scenario were measured that a table shows, and how many it does not."""
+    (device,) = {each.device for each in table.measured if each.scenario == scenario}
+    hidden = table.not_shown.get(scenario)
+    other = _ON["cpu" if device == "cuda" else "cuda"]
+    trials = f"{hidden} trial{'' if hidden == 1 else 's'}"
+    return f"{_ON[device]} (not shown: {trials} {other})" if hidden else _ON[device]
+
+
+def times_of(table: ResultTable, scenario: str) -> str:
+    """Return where the times of a scenario were measured and how they can be compared; empty for a table without times.
+
+    What else ran on the machine is not known: a run may measure several trials side by side.
+    """
+    names = [column.name for column in table.benchmark.columns if is_time(column.name)]
+    lines = [each for each in table.measured if each.scenario == scenario]
+    machines = sorted({run[MACHINE] for each in lines for run in each.runs if any(run.get(name) for name in names)})
+    if not machines:
+        return ""
+    mixed = ", different processors: their seconds cannot be compared" if len(machines) > 1 else ""
+    ratio = ", ratios to retraining by processor time" if lines[0].device == "cpu" and "speedup" in names else ""
+    return (
+        f"Timed on {' and '.join(machines)}{mixed}. Seconds are by the clock{ratio}; other trials may have run beside."
+    )
 
 
 def refusals(table: ResultTable) -> list[str]:
@@ -126,11 +160,13 @@ def not_run(table: ResultTable) -> list[str]:
     return [f"`{name}` ({why(name)})" for name in table.benchmark.scenarios if name not in seen]
 
 
-def _missing(table: ResultTable, scenario: str) -> str:
-    """Return how many rows of a scenario are not yet measured, in words; empty for none."""
+def _summary(table: ResultTable, scenario: str) -> str:
+    """Return what a scenario is, how many of its rows are not yet measured, and where its times come from."""
     every = len(table.benchmark.lines_of(scenario))
     done = sum(each.scenario == scenario and bool(each.n or each.refused) for each in table.lines)
-    return f" ({every - done} of {every} rows are not yet measured)" if done < every else ""
+    missing = f" ({every - done} of {every} rows are not yet measured)" if done < every else ""
+    times = times_of(table, scenario)
+    return f"{SCENARIOS[scenario].summary}{missing}{f'. {times}' if times else ''}"
 
 
 def page_markdown(tables: Mapping[str, ResultTable], checked: Sequence[Finding]) -> str:
@@ -139,8 +175,9 @@ def page_markdown(tables: Mapping[str, ResultTable], checked: Sequence[Finding])
         "# Every table and figure, ours beside the paper's",
         "Made by `forsaken bench pages` from the files in `benchmarks/results/trials`, one for each trial, by "
         "`forsaken bench run NAME`. A number is the mean over n seeds (a seed is a split and all trainings), its 95 % "
-        "interval by Student's t in round brackets, and the paper's value in square ones. *Forsaken with references* "
-        "is what a user can have: four folds drawn before anybody knows the request, "
+        "interval by Student's t in round brackets, and the paper's value in square ones. A number that fewer seeds "
+        "have says so. *Forsaken with references* is what a user can have: four folds drawn before anybody knows the "
+        "request, "
         "[made once](guide/references.md#what-a-request-costs). FR and CFR are the verdicts of one shadow oracle: read "
         "them beside the retrained model's, and see [what attacks say](numbers.md).",
         f"Measured on: {machines(tables)}.",
@@ -154,12 +191,8 @@ def page_markdown(tables: Mapping[str, ResultTable], checked: Sequence[Finding])
 
 def machines(tables: Mapping[str, ResultTable]) -> str:
     """Return the hardware that trials were measured on, each once."""
-
-    def told(one: Mapping[str, Any]) -> str:
-        name = one["gpu"] if one["device"] == "cuda" else one["processor"]
-        return f"{name} ({one['cores']} cores, {one['threads']} threads, torch {one['versions'].get('torch', '?')})"
-
-    return "; ".join(sorted({told(one) for table in tables.values() for one in table.provenance})) or "nothing yet"
+    found = {machine for table in tables.values() for each in table.lines for machine in each.machines}
+    return "; ".join(sorted(found)) or "nothing yet"
 
 
 def page_html(tables: Mapping[str, ResultTable], checked: Sequence[Finding]) -> str:
@@ -184,8 +217,8 @@ def _shown(table: ResultTable) -> dict[str, Any]:
         "parts": [
             {
                 "scenario": scenario,
-                "summary": f"{SCENARIOS[scenario].summary}{_missing(table, scenario)}",
-                "device": _ON[lines[0].device],
+                "summary": _summary(table, scenario),
+                "device": device_of(table, scenario),
                 "rows": [_cells(line, one.columns) for line in lines],
                 "pictures": _PICTURES.get(one.kind, lambda own: _curves(one.columns, own))(lines),
             }
@@ -204,15 +237,16 @@ def _cells(line_: TableLine, columns: Sequence[Column]) -> tuple[str, ...]:
     return (
         line_.label,
         str(line_.n),
-        *(cell_text(cell, column) for cell, column in zip(line_.cells, columns, strict=True)),
+        *(cell_text(cell, column, line_.n) for cell, column in zip(line_.cells, columns, strict=True)),
     )
 
 
 def _finding_rows(checked: Sequence[Finding]) -> list[str]:
     rows = ["| the paper says | where | verdict | our numbers |", "| --- | --- | --- | --- |"]
     for one in checked:
-        told = "<br>".join(f"`{each.scenario}`: {each.text}" for each in one.evidence)
-        rows.append(f"| {one.claim} | {one.section} | **{one.verdict}** | {told} |")
+        told = [f"`{each.scenario}`: {each.told}" for each in one.judged]
+        told += [f"{', '.join(f'`{name}`' for name in names)}: {why}" for why, names in one.absent.items()]
+        rows.append(f"| {one.claim} | {one.section} | **{one.verdict}** ({one.coverage}) | {'<br>'.join(told)} |")
     return rows
 
 
@@ -283,12 +317,16 @@ def _curves(columns: Sequence[Column], lines: Sequence[TableLine]) -> list[Pictu
 def _points(
     lines: Sequence[TableLine], rows: Iterable[str], numbers: Sequence[float], at: int, scale: float, *, paper: bool
 ) -> dict[str, list[tuple[float, float]]]:
-    """Return the points of each row, our means or what the paper prints; a level line has one at either end."""
+    """Return the points of each row, our means or what the paper prints.
+
+    A row that does not vary is a level line, with a point at either end.
+    """
     found: dict[str, list[tuple[float, float]]] = {row: [] for row in rows}
     for each in lines:
         cell, here = each.cells[at], _varied(each)
         value = cell.paper if paper else cell.mean
-        if value is not None and each.line.row in found and not (paper and here is None):
+        level = here is None and not each.line.variation and not paper
+        if value is not None and each.line.row in found and (level or here is not None):
             places = (numbers[0], numbers[-1]) if here is None else (here,)
             found[each.line.row] += [(x, value * scale) for x in places]
     return {row: sorted(own) for row, own in found.items()}

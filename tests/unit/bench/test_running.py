@@ -167,12 +167,10 @@ def test_models_that_cannot_be_trained_cost_no_other_group(tmp_path: Path, monke
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_a_refusal_is_saved_with_its_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, wrapped: bool) -> None:
     def refusing(*_: object) -> dict[str, object]:
-        try:
-            raise NothingForgottenError("all look unseen")
-        except NothingForgottenError as error:
-            if not wrapped:
-                raise
+        error = NothingForgottenError("all look unseen")
+        if wrapped:
             raise ForsakenError(f"failed on an original: {error}") from error
+        raise error
 
     monkeypatch.setitem(trials.KINDS, "refusing", refusing)
     trial = Trial("digits", 100, "before", kind="refusing", changes=FEW)

@@ -189,12 +189,14 @@ def test_estimators_forget_too(model: str) -> None:
 
 
 def test_poison_tells_recall_and_what_came_back() -> None:
-    rows = ("before", "retrained", "corrected")
-    before, retrained, corrected = measured(*(Trial("poison-digits", 100, row, kind="poison") for row in rows))
+    rows = ("before", "retrained", "corrected", "corrected-paper")
+    before, retrained, corrected, paper = measured(*(Trial("poison-digits", 100, row, kind="poison") for row in rows))
     assert retrained["restored"] == 1
     assert before["restored"] == 0
     cost = retrained["recall"] - before["recall"]
     assert corrected["restored"] == pytest.approx((corrected["recall"] - before["recall"]) / cost)
+    assert paper["put_right"] > before["put_right"] == 0
+    assert (paper["stopped"], paper["iterations"]) == ("iterations", 60), "the paper's schedule, to the true labels"
     (alone,) = measured(Trial("digits", 100, "before", changes=FEW))
     assert "recall" not in alone
     with pytest.raises(SettingsError, match="no poisoned labels"):

@@ -36,7 +36,9 @@ def test_a_run_measures_once_and_its_table_shows_it(tmp_path: Path) -> None:
     assert line["scenario"] == "digits"
     assert 0.5 < line["oracle_balanced_accuracy"]["mean"] <= 1
     assert "| before | 1 |" in forsaken("bench", "table", "membership", *folder, "--markdown").out
-    assert "balanced" in forsaken("bench", "table", "membership", *folder).out
+    shown = forsaken("bench", "table", "membership", *folder)
+    assert "balanced" in shown.out
+    assert "digits: measured on a CPU" in " ".join((shown.out + shown.err).split())
     ended = forsaken("bench", "pages", *folder, "--docs", tmp_path / "docs")
     assert ended.code == 0, ended.err
     assert {path.name for path in (tmp_path / "docs").iterdir()} == {"results.md", "results.html"}

@@ -196,7 +196,8 @@ def test_every_scenario_is_listed_with_its_facts(run: Run, folder: Path) -> None
     assert (ended.code, ended.err) == (0, "")
     assert [row["name"] for row in found] == list(SCENARIOS)
     assert all(row.keys() == PLAN for row in found)
-    assert [row["name"] for row in found if row["here"] == "yes"] == ["digits", "digits-pictures", "poison-digits"]
+    built_in = ["digits", "digits-pictures", "digits-id", "poison-digits"]
+    assert [row["name"] for row in found if row["here"] == "yes"] == built_in
     assert {name for row in found for name in row["datasets"]} <= set(DATASETS)
 
 
@@ -234,6 +235,7 @@ def test_a_scenario_whose_data_are_missing_says_how_to_get_them(run: Run) -> Non
     assert re.search(r"paper: forgetting rate \(FR\).*0\.9762", ended.out)
     found = json.loads(run("scenarios", "show", "c10-s", "--json").out)
     assert (found.keys(), found["here"]) == (PLAN, "no")
+    assert (found["paper"]["fr"], found["paper"]["retrained_fr"], found["paper"]["memorised"]) == (0.9762, 0.9345, 168)
     with pytest.raises(DataNotFoundError, match=r"run: forsaken datasets get cifar10$"):
         load_scenario("c10-s")
 

@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from forsaken.bench.benchmarks import BENCHMARKS, Column, Line
-from forsaken.bench.tables import Cell, ResultTable, TableLine, all_tables
+from forsaken.bench.tables import Cell, ResultTable, TableLine, all_tables, gather
 from forsaken.bench.trials import write
 from forsaken.report import results
 from forsaken.report.results import as_markdown, cell_text, not_run, write_pages
@@ -93,6 +93,62 @@ def test_every_row_of_a_sweep_has_its_line_in_the_unit_of_its_column(tmp_path: P
     assert "</svg> retrained</li>" in lost
     assert ">10</text>" in lost, "ten points, not 0.1"
     assert "Measured on: an H200" in text
+
+
+def test_only_a_row_without_a_variation_is_a_level_line(tmp_path: Path) -> None:
+    one = BENCHMARKS["penalty"]
+    heights = {"penalty=0": 0.9, "penalty=0.1": 0.8, "penalty=1": 0.7, "penalty=10 w": 0.2, "penalty=100 w": 0.1}
+    for line in one.lines_of("i-c"):
+        trial = one.trial("i-c", line, 0)
+        numbers = {"fr": heights[line.variation], "accuracy_loss": 0.01, "cfr": 0.1}
+        write(trial, tmp_path, {"key": trial.key, "numbers": numbers, "provenance": ORIGIN})
+    (lines,) = (lines for _, lines in results._by_scenario(gather(one, tmp_path).measured))
+    points = results._points(lines, ["paper"], [0.0, 0.1, 1.0], 0, 1.0, paper=False)
+    assert points == {"paper": [(0.0, 0.9), (0.1, 0.8), (1.0, 0.7)]}, "the weighted penalties are no part of the line"
+    plain = TableLine("i-c", Line("paper"), 1, (Cell(0.5),))
+    assert results._points([plain], ["paper"], [0.0, 1.0], 0, 1.0, paper=False) == {"paper": [(0.0, 0.5), (1.0, 0.5)]}
+
+
+def test_a_number_that_fewer_seeds_have_says_so(tmp_path: Path) -> None:
+    one = BENCHMARKS["poison"]
+    line = next(each for each in one.lines_of("poison-10") if each.row == "retrained")
+    for seed, restored in enumerate((None, None, 1.0)):
+        trial = one.trial("poison-10", line, seed)
+        numbers = {"accuracy": 0.7, "recall": 0.6, "restored": restored}
+        write(trial, tmp_path, {"key": trial.key, "numbers": numbers, "provenance": ORIGIN})
+    text, page = (path.read_text() for path in write_pages(tmp_path, tmp_path / "docs"))
+    row = "| retrained | 3 | 0.700 (0.700 to 0.700) | 0.600 (0.600 to 0.600) | 1.00 (n = 1) |"
+    assert row in text
+    assert "<td>1.00 (n = 1)</td>" in page
+
+
+def test_a_table_says_which_device_and_processor_it_is_from(tmp_path: Path) -> None:
+    one, times = BENCHMARKS["efficiency"], {"seconds": 2.0, "processor_seconds": 1.0, "retrain_processor_seconds": 9.0}
+    places = (("paper", 0, "cpu", "one"), ("paper", 1, "cpu", "two"), ("paper", 0, "cuda", "one"))
+    for row, seed, device, processor in places:
+        trial = one.trial("i-c", next(each for each in one.lines_of("i-c") if each.row == row), seed, device)
+        origin = ORIGIN | {"processor": processor, "gpu": "an H200"}
+        write(trial, tmp_path, {"key": trial.key, "numbers": times, "provenance": origin})
+    told = (
+        "Timed on one (2 cores, 1 thread, torch 2) and two (2 cores, 1 thread, torch 2), different processors: their "
+        "seconds cannot be compared. Seconds are by the clock, ratios to retraining by processor time; "
+    )
+    text, page = (path.read_text() for path in write_pages(tmp_path, tmp_path / "docs"))
+    for shown in (text, page):
+        assert "on a CPU (not shown: 1 trial on a GPU)" in shown
+        assert told in shown
+    assert results.times_of(gather(BENCHMARKS["cfr"], tmp_path), "i-c") == "", "no column is a time"
+
+
+def test_a_finding_tells_its_doubts_and_what_was_not_measured(tmp_path: Path) -> None:
+    saved(tmp_path, "fr-ood", "i-c", "paper", {"fr": 0.9})
+    saved(tmp_path, "fr-ood", "i-c", "retrained", {"fr": 0.9})
+    text, page = (path.read_text() for path in write_pages(tmp_path, tmp_path / "docs"))
+    assert (
+        "**confirmed where measured** (1 of 9 measured, 1 in doubt) | `i-c`: FR 0.900, retrained 0.900; a row" in text
+    )
+    assert "`c10-s`, `c10-m`, " in text
+    assert "i-c: FR 0.900, retrained 0.900; a row with one seed" in page
 
 
 def test_an_axis_starts_at_zero_where_that_hides_nothing() -> None:

@@ -7,7 +7,7 @@ this file, and returns a `Scenario`. All sets are disjoint by construction, in r
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -91,37 +91,6 @@ class Members:
 
 
 @dataclass(frozen=True, slots=True)
-class Paper:
-    """What the paper reports for a scenario (None: nothing). Rates are shares, not percentages.
-
-    Attributes
-    ----------
-    train_accuracy, test_accuracy : float, optional
-        Where strangers are forgotten, with them learnt; else without any (Table neural_network_performance).
-    memorised : int, optional
-        BT: how many of the 200 forget samples its oracle took for members before.
-    oracle : float, optional
-        The balanced accuracy that its accuracy, precision and recall imply (Table membership_inference).
-    fr, retrained_fr : float, optional
-        The forgetting rate of its method and of full retraining.
-    parameters : str
-        The size of its network.
-    """
-
-    train_accuracy: float | None = None
-    test_accuracy: float | None = None
-    memorised: int | None = None
-    oracle: float | None = None
-    fr: float | None = None
-    retrained_fr: float | None = None
-    parameters: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return what is reported, by name."""
-        return {key: value for key, value in asdict(self).items() if value not in (None, "")}
-
-
-@dataclass(frozen=True, slots=True)
 class Plan:
     """One row of the table of scenarios.
 
@@ -150,7 +119,6 @@ class Plan:
     build: Callable[[Plan, int, Progress], Scenario]
     sizes: Sizes = field(default_factory=Sizes)
     options: Mapping[str, Any] = field(default_factory=dict)
-    paper: Paper | None = None
     note: str = ""
 
 
