@@ -292,45 +292,6 @@ def costs_of() -> str:
     return markdown(lines)
 
 
-def worth_of() -> str:
-    """Return the estimates of what references are worth beside what was measured, table by table."""
-    lines: list[tuple[str, ...]] = [
-        (
-            "task",
-            "seed",
-            "models",
-            "K",
-            "measured, forgotten",
-            "measured, test",
-            "estimates of single tables",
-            "within 0.04",
-        )
-    ]
-    near = cases = 0
-    for path in sorted(RESULTS.glob("reference-worth-*.json")):
-        content = json.loads(path.read_bytes())
-        options = content["options"]
-        for row in content["rows"]:
-            if "estimates" not in row:
-                continue
-            low, high = row["interval"]
-            fits = [abs(value - row["auc_forget"]) <= 0.04 for value in row["of_request"]]
-            near, cases = near + sum(fits), cases + len(fits)
-            lines.append(
-                (
-                    f"`{options['task']}`",
-                    str(options["seed"]),
-                    str(options["models"]),
-                    str(row["folds"]),
-                    f"{row['auc_forget']:.3f} ({low:.2f} to {high:.2f})",
-                    shown(row["auc_test"]),
-                    ", ".join(shown(value) for value in row["of_request"]),
-                    f"{sum(fits)} of {len(fits)}",
-                )
-            )
-    return markdown([*lines, ("all", "", "", "", "", "", "", f"{near} of {cases}")])
-
-
 def alternatives_of(batches: tuple[int, ...] = (1, 10, 100)) -> str:
     """Return what each of N requests costs, as a share of one retraining, beside what a user could do in its place."""
     lines: list[tuple[str, ...]] = [
@@ -364,7 +325,6 @@ def blocks() -> dict[str, str]:
         "attacks": attacks_of(),
         "costs": costs_of(),
         "summary": summary_of(),
-        "worth": worth_of(),
     }
     for path in RESULTS.glob("out-of-fold-*-confirm-0.json"):
         task = path.name.removeprefix("out-of-fold-").removesuffix("-confirm-0.json")
