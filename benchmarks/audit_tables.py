@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from common import RESULTS
-from tables import cell, markdown
+import numpy as np
+from common import RESULTS, markdown
 
 ORACLES = ("c10-t", "news-15-5", "i-c", "reuters-35-11")
 AUDITS = {"reuters-35-11": "reuters-35-11-forsaken-full-64-cuda", "reuters-id": "reuters-id-forsaken-full-64-cuda"}
@@ -41,6 +41,11 @@ SHOWN = (
 )
 
 
+def shown(values: list[float]) -> str:
+    """Return mean and standard deviation."""
+    return f"{np.mean(values):.2f}" + (f" ± {np.std(values, ddof=1):.2f}" if len(values) > 1 else "")
+
+
 def oracle_table() -> str:
     """Return what both oracles say, mean and standard deviation of the seeds."""
     lines: list[tuple[str, ...]] = [ORACLE_HEAD]
@@ -50,7 +55,7 @@ def oracle_table() -> str:
             paper = (found["paper_fr"] or {}).get(row)
             keys = ("fr_after", "fr_retrained", "cfr_after", "balanced_accuracy")
             areas = ("auc_forget_before", "auc_forget_after", "auc_forget_retrained")
-            numbers = (cell(runs, key, 2) for key in (*keys, *areas))
+            numbers = (shown([run[key] for run in runs if run.get(key) is not None]) for key in (*keys, *areas))
             lines.append((f"`{name}`", row, "" if paper is None else f"{paper:.2f}", *numbers))
     return markdown(lines)
 

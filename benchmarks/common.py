@@ -87,3 +87,9 @@ def write_result(path: Path, used: list[int], rows: dict[str, list[dict[str, flo
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, json.dumps(content, indent=1).encode() + b"\n")
     print(f"wrote {path.name}")
+
+
+def markdown(lines: list[tuple[str, ...]]) -> str:
+    """Return a table, of which the first line is the head."""
+    head, *body = lines
+    return "\n".join("| " + " | ".join(line) + " |" for line in (head, ("---",) * len(head), *body))

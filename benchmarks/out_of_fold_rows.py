@@ -24,7 +24,7 @@ from forsaken.unlearning.methods import build
 IDEAL = HeldOut(by="all")
 TEN = HeldOut(4, "group")  # its groups are known with the scenario: `in_groups`
 PEERS = ("salun", "neggrad-plus", "scrub")
-# Where peers are tuned, if not on the task itself: by --rows peers, or by benchmarks/baselines.py, there or on the
+# Where peers are tuned, if not on the task itself: by --rows peers, or by forsaken bench tune, there or on the
 # nearest task that it knows.
 TUNED = {"reuters-": "reuters-35-11", "news-": "news-15-5", "imdb-": "i-c", "cifar10-": "c10-t"}
 WORTH = 5.0  # of a point of accuracy beside one of AUC: a model that lost both is no better for the AUC

@@ -12,8 +12,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from common import MOVED, RESULTS
-from tables import markdown
+from common import MOVED, RESULTS, markdown
 
 from forsaken.auditing.relearning import MOST
 

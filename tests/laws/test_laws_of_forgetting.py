@@ -8,7 +8,8 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 from forsaken import Forsaken, ShadowOracle
-from forsaken.bench.trial import Stage, View, prepare
+from forsaken.bench.trial import Stage, prepare
+from forsaken.models.logits import posteriors
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +19,7 @@ def stage() -> Stage:
 
 
 def test_doing_nothing_forgets_nothing(stage: Stage) -> None:
-    verdict = stage.judge(stage.before)
+    verdict = stage.judge(stage.target)
     assert (verdict.fr, verdict.cfr) == (0.0, 0.0)
 
 
@@ -31,29 +32,29 @@ def test_an_over_trained_model_gives_the_oracle_an_edge(stage: Stage) -> None:
 
 
 def test_retraining_forgets(stage: Stage) -> None:
-    verdict = stage.judge(View.of(stage.retrained, stage.scenario))
+    verdict = stage.judge(stage.retrained)
     assert verdict.fr > 0.3
-    assert verdict.confidence < stage.judge(stage.before).confidence
+    assert verdict.confidence < stage.judge(stage.target).confidence
 
 
 def test_forsaken_forgets_at_least_as_much_as_retraining(stage: Stage) -> None:
     scenario = stage.scenario
     result = Forsaken()(stage.target, scenario.forget, scenario.reference, scenario.retain)
-    verdict = stage.judge(View.of(result.model, scenario))
-    assert verdict.fr >= stage.judge(View.of(stage.retrained, scenario)).fr - 0.02
+    verdict = stage.judge(result.model)
+    assert verdict.fr >= stage.judge(stage.retrained).fr - 0.02
 
 
 def test_a_destroyed_model_does_not_win(stage: Stage) -> None:
     broken = torch.nn.Sequential(torch.nn.Linear(64, 8))
     torch.nn.init.zeros_(broken[0].weight)
-    verdict = stage.judge(View.of(broken, stage.scenario))
+    verdict = stage.judge(broken)
     assert verdict.fr == 1.0, "it remembers nothing"
     assert verdict.cfr == 1.0, "and that is its undoing"
     assert verdict.accuracy < 0.3
 
 
 def test_the_oracle_does_not_follow_the_order_of_classes(stage: Stage) -> None:
-    before = stage.before.forget
+    before = posteriors(stage.target, stage.scenario.forget)
     shuffled = before[:, np.random.default_rng(0).permutation(before.shape[1])]
     assert np.array_equal(stage.oracle.score_posteriors(before), stage.oracle.score_posteriors(shuffled))
 

@@ -92,7 +92,7 @@ class Ensembles:
             if isinstance(method, UpfrontUnlearner):
                 raise SettingsError(
                     f"{name} trains its own model before anything is forgotten, so it cannot be run on originals "
-                    "that were trained plainly; compare it by benchmarks/baselines.py"
+                    "that were trained plainly; compare it by forsaken bench run fr-ood"
                 )
         for role in ("forget", "kept", "test"):
             self.inputs.sets.need(role, labels=True)

@@ -9,10 +9,10 @@ from forsaken.auditing.alarms import as_check
 from forsaken.auditing.ensembles import Ensembles
 from forsaken.auditing.full import Floors, Full
 from forsaken.auditing.held_out import HeldOut
+from forsaken.auditing.inputs import labels_of
 from forsaken.auditing.judgement import correct, judge, rates
 from forsaken.bench.audit import inputs_of, table_of
 from forsaken.bench.trial import Stage, prepare
-from forsaken.data.samples import Samples
 from forsaken.jobs.run import build_result, evidence_of
 from forsaken.metrics import separation
 from forsaken.models.logits import posteriors
@@ -113,11 +113,6 @@ def run_demo(seed: int = 0, progress: Progress = silent) -> Demo:
     return Demo(result.model_copy(update={"verdict": verdicts["references"]}), shown)
 
 
-def labels_of(samples: Samples) -> Array:
-    """Return the labels of the scenario's samples, which all have some."""
-    return samples.labels.numpy()  # type: ignore[union-attr]
-
-
 def _judged(stage: Stage, answers: dict[str, dict[str, Array]]) -> Any:
     return judge(
         answers["before"],
@@ -166,7 +161,8 @@ def _verdict(stage: Stage, unlearned: Unlearned[Any], answers: dict[str, dict[st
 
 def _column(stage: Stage, answers: dict[str, Array]) -> dict[str, float | None]:
     """Return the numbers of one model."""
-    own = rates(stage.oracle, {"forget": stage.before.forget}, {"forget": answers["forget"]}, None)
+    before = posteriors(stage.target, stage.scenario.forget)
+    own = rates(stage.oracle, {"forget": before}, {"forget": answers["forget"]}, None)
     return {
         "learnt_label": float(correct(answers["forget"], labels_of(stage.scenario.forget)).mean()),
         "fr": own.fr,

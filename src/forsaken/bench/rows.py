@@ -102,7 +102,7 @@ ROWS: dict[str, Row] = {
 }
 PEERS = tuple(name for name in ROWS if ROWS[name].method in (*_PEERS, *_ON_CONVOLUTIONS))
 
-# Chosen on seeds 100 and 101 by how near a method comes to the retrained model (benchmarks/notes/baselines.md), and for
+# Chosen on seeds 100 and 101 by how near a method comes to the retrained model (`tuning`), and for
 # the poison on seed 100 by the sum of accuracy and recall. A method that a task has no entry for takes Reuters'.
 # `alpha` of ssd is a share of the largest ratio that any weight can have, 1 / (D's share of the training data).
 _REUTERS: dict[str, dict[str, Any]] = {

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
-from forsaken.auditing.judgement import Rates, members, rates
+from forsaken.auditing.inputs import labels_of
+from forsaken.auditing.judgement import Rates, rates
 from forsaken.bench.networks import ESTIMATORS, build, fit
 from forsaken.bench.scenarios.scenario import Scenario
 from forsaken.bench.scenarios.table import load_scenario
@@ -20,25 +20,7 @@ from forsaken.models.logits import posteriors
 from forsaken.oracles.base import OracleReport
 from forsaken.oracles.shadow import ShadowOracle
 from forsaken.provenance import PACKAGE, source_hash
-from forsaken.types import Array, Progress, silent
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """The posteriors of one model on the sets that matter, in float64."""
-
-    forget: Array
-    kept: Array
-    test: Array
-
-    @classmethod
-    def of(cls, model: object, scenario: Scenario) -> View:
-        """Look at a model."""
-        return cls(
-            posteriors(model, scenario.forget),
-            posteriors(model, scenario.unseen_kept),
-            posteriors(model, scenario.test),
-        )
+from forsaken.types import Progress, silent
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,21 +33,20 @@ class Stage:
     oracle: ShadowOracle
     train_seconds: float
     retrain_seconds: float
-    before: View
     retrain_processor_seconds: float = 0.0
 
-    def judge(self, view: View) -> Rates:
-        """Judge a model by its posteriors."""
-        return rates(self.oracle, asdict(self.before), asdict(view), _labels(self.scenario.test))
+    def judge(self, model: object) -> Rates:
+        """Judge a model beside the target."""
+        scenario = self.scenario
+        sets = {"forget": scenario.forget, "kept": scenario.unseen_kept, "test": scenario.test}
+        before, after = (
+            {name: posteriors(one, samples) for name, samples in sets.items()} for one in (self.target, model)
+        )
+        return rates(self.oracle, before, after, labels_of(scenario.test))
 
     def oracle_report(self) -> OracleReport:
         """Judge the oracle on the target, where the truth is known."""
         return self.oracle.evaluate(self.target, members=self.scenario.train, nonmembers=self.scenario.nonmembers)
-
-    @property
-    def memorised(self) -> int:
-        """BT: how many forget samples the oracle takes for members before."""
-        return int(members(self.oracle, self.before.forget).sum())
 
 
 def prepare(name: str, seed: int, progress: Progress = silent, *, device: str | torch.device = "cpu") -> Stage:
@@ -106,7 +87,6 @@ def staged(
         train_seconds=target.seconds,
         retrain_seconds=retrained.seconds,
         retrain_processor_seconds=retrained.processor_seconds,
-        before=View.of(target.model, scenario),
     )
 
 
@@ -152,7 +132,3 @@ def _training_code() -> str:
     """Return the hash of the code that decides the weights of a network beside its facts."""
     texts = [path.read_bytes() for path in (PACKAGE / "recipe.py", PACKAGE / "bench" / "networks.py")]
     return hashlib.sha256(source_hash(PACKAGE / "models").encode() + b"".join(texts)).hexdigest()
-
-
-def _labels(samples: Samples) -> Array:
-    return samples.labels.numpy() if samples.labels is not None else np.empty(0)

@@ -24,6 +24,7 @@ from forsaken._random import Purpose, generator
 from forsaken._untrusted import UnreadableError, parse_json
 from forsaken.auditing.ensembles import Ensembles
 from forsaken.auditing.full import Floors, Full
+from forsaken.auditing.inputs import labels_of
 from forsaken.auditing.judgement import correct, members, rates
 from forsaken.bench import exposure, sequences, white_box, worth
 from forsaken.bench.audit import inputs_of
@@ -48,7 +49,7 @@ from forsaken.bench.store import Store, Trained, identity
 from forsaken.bench.trial import Stage, staged
 from forsaken.bench.worth import WorthStage
 from forsaken.data.samples import Samples
-from forsaken.errors import ForsakenError, ModelError, NonFiniteError, NothingForgottenError, SettingsError
+from forsaken.errors import ModelError, NonFiniteError, NothingForgottenError, SettingsError
 from forsaken.models.logits import posteriors
 from forsaken.models.weights import fingerprint
 from forsaken.provenance import PACKAGE, provenance, source_hash
@@ -299,7 +300,7 @@ def judged(stage: Stage, found: Outcome) -> Numbers:
     def answers(model: Any) -> dict[str, Array]:
         return {name: posteriors(model, samples) for name, samples in sets.items()}
 
-    plain, after, labels = answers(stage.target), answers(found.model), _labels(scenario.test)
+    plain, after, labels = answers(stage.target), answers(found.model), labels_of(scenario.test)
     own = plain if found.before is stage.target else answers(found.before)
     beside, mine = (rates(stage.oracle, start, after, labels) for start in (plain, own))
     accuracy_before = float(correct(plain["test"], labels).mean())
@@ -314,7 +315,7 @@ def judged(stage: Stage, found: Outcome) -> Numbers:
         "loss": _loss(after["test"], labels),
         "loss_before": _loss(plain["test"], labels),
         "confidence": beside.confidence,
-        "learnt_label": float(correct(after["forget"], _labels(scenario.forget)).mean()),
+        "learnt_label": float(correct(after["forget"], labels_of(scenario.forget)).mean()),
         "memorised": int(members(stage.oracle, plain["forget"]).sum()),
         "own_memorised": int(members(stage.oracle, own["forget"]).sum()),
     }
@@ -323,7 +324,7 @@ def judged(stage: Stage, found: Outcome) -> Numbers:
 def _of_target(stage: Stage) -> Numbers:
     """Return what is known of the trained target: the paper's tables of networks and of oracles."""
     report = stage.oracle_report()
-    learnt = correct(posteriors(stage.target, stage.scenario.forget), _labels(stage.scenario.forget))
+    learnt = correct(posteriors(stage.target, stage.scenario.forget), labels_of(stage.scenario.forget))
     return {
         "train_accuracy": _accuracy(stage.target, stage.scenario.train),
         "test_accuracy": _accuracy(stage.target, stage.scenario.test),
@@ -439,7 +440,7 @@ def _recall(model: Any, scenario: Scenario) -> Numbers:
     """Return accuracy, recall of the poisoned class, and how many poisoned samples get their true label."""
     if scenario.truth is None:
         raise SettingsError(f"{scenario.name} has no poisoned labels; choose a scenario that poisons: poison-digits")
-    labels, source = _labels(scenario.test), int(scenario.truth[0])
+    labels, source = labels_of(scenario.test), int(scenario.truth[0])
     said, own = posteriors(model, scenario.test).argmax(1), labels == source
     return {
         "accuracy": float((said == labels).mean()),
@@ -491,14 +492,8 @@ def _sequence(stage: SequenceStage, trial: Trial, store: Store | None, progress:
     return sequences.measured(stage, trial.row, **trial.settings, progress=progress)
 
 
-def _labels(samples: Samples) -> Array:
-    if samples.labels is None:
-        raise ForsakenError("the scenario has samples without labels")
-    return samples.labels.numpy()
-
-
 def _accuracy(model: Any, samples: Samples) -> float:
-    return float(correct(posteriors(model, samples), _labels(samples)).mean())
+    return float(correct(posteriors(model, samples), labels_of(samples)).mean())
 
 
 def _loss(posterior: Array, labels: Array) -> float:

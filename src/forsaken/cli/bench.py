@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="The paper's tables and figures: list, run, and see ours beside them.")
 
 RESULTS, STORE = Path("benchmarks/results/trials"), Path("runs/bench")
+TUNING = Path("benchmarks/results/tuning")
 Folder = Annotated[Path, typer.Option(help="Where results are, one file a trial.")]
 Names = Annotated[list[str], typer.Argument(help="Benchmarks by name (see forsaken bench list), or all.")]
 
@@ -80,6 +82,7 @@ def run(
     """
     from forsaken.bench.running import expected_costs, run_trials, unfinished
 
+    _check_device(device)
     trials, left_out = _chosen(names, seeds, scenario or [], row or [], device)
     _check_folders(folder, store)
     if device == "cuda" and trials and (engine != "ray" or dry_run):
@@ -156,6 +159,59 @@ def table(
         note(*refusals(one), *([one.benchmark.note] if one.benchmark.note else []))
 
 
+@app.command("tune")
+def tune(
+    rows: Annotated[list[str], typer.Argument(help="Rows of other methods: scrub, fine-tune-all, smu, ...")],
+    scenario: Annotated[str, typer.Option(help="On which scenario.")],
+    seeds: Annotated[str, typer.Option(help="Which seeds; none that a table reports.")] = "100-101",
+    engine: Annotated[str, typer.Option(help="local, processes or ray.")] = "local",
+    workers: Annotated[int | None, typer.Option(min=1, help="How many seeds at a time.")] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    folder: Annotated[Path, typer.Option(help="Where what was tried is kept.")] = TUNING,
+    store: Annotated[Path, typer.Option(help="Where trained models are kept between runs.")] = STORE,
+    as_json: AsJson = False,
+) -> None:
+    """Try every setting of a method's grid, and show which comes nearest to the retrained model.
+
+    Example: forsaken bench tune scrub scrub-all --scenario reuters-35-11
+    """
+    from forsaken.bench.benchmarks import usual_seeds
+    from forsaken.bench.running import run_trials
+    from forsaken.bench.scenarios.table import plan_named
+    from forsaken.bench.tuning import edges, gather, trials_of
+
+    plan_named(scenario)
+    wanted = _seeds(seeds) or []
+    reported = sorted(set(wanted) & set(usual_seeds(scenario)))
+    if reported:
+        raise SettingsError(f"seeds is {seeds!r}, but the tables report {reported}; expected others, such as 100-101")
+    _check_device(device)
+    _check_folders(folder, store)
+    trials = [trial for name in rows for trial in trials_of(scenario, name, wanted, device)]
+    with at_work() as progress:
+        run_trials(trials, folder, store, engine=engine, workers=workers, progress=progress)
+    found = {name: gather(scenario, name, folder, wanted, device) for name in rows}
+    if as_json:
+        emit({name: [{"settings": one.settings, "distance": one.distance} for one in of] for name, of in found.items()})
+        return
+    for name, tried in found.items():
+        shown = Table(title=f"{name} on {scenario}, seeds {seeds}: nearest to the retrained model first")
+        for column in ("settings", "distance", "FR or recall", "CFR", "accuracy"):
+            shown.add_column(column)
+        for one in tried:
+            told = ", ".join(f"{key} {value:g}" for key, value in one.settings.items())
+            kinds = ("own_fr", "recall"), ("own_cfr",), ("accuracy",)
+            shown.add_row(told, f"{one.distance:.3f}", *(_mean(one.numbers, names) for names in kinds))
+        print_table(shown)
+        if tried and (at := edges(name, tried[0].settings)):
+            note(f"{name}: the best {' and '.join(at)} is at an end of the grid; a better one may lie beyond")
+
+
+def _mean(numbers: Iterable[Mapping[str, Any]], names: Iterable[str]) -> str:
+    found = [one[name] for one in numbers for name in names if one.get(name) is not None]
+    return f"{sum(found) / len(found):.3f}" if found else "-"
+
+
 @app.command("pages")
 def pages(
     docs: Annotated[Path, typer.Option(help="Where results.md and results.html are written.")] = Path("docs"),
@@ -196,8 +252,6 @@ def _chosen(
         plan_named(name)
     for name in rows:
         row_named(name)
-    if device not in ("cpu", "cuda"):
-        raise UnknownNameError("device", device, ("cpu", "cuda"))
     found, left_out = [], {}
     for one in (benchmark_named(name) for name in _names(names)):
         for scenario in one.scenarios:
@@ -235,6 +289,11 @@ def _check_results(folder: Path) -> None:
         raise SettingsError(
             f"{folder} holds no results; give the folder of trials (--folder), or measure: forsaken bench run NAME"
         )
+
+
+def _check_device(device: str) -> None:
+    if device not in ("cpu", "cuda"):
+        raise UnknownNameError("device", device, ("cpu", "cuda"))
 
 
 def _check_gpu() -> None:
