@@ -260,22 +260,25 @@ def _given(stage: LanguageStage, name: str, settings: Mapping[str, Any]) -> tupl
     width = forget.inputs[0].shape[1]  # type: ignore[index,union-attr]
     found: dict[str, Any] = {"forget": forget}
     if row.method == "fine-tune":
-        return found | {"retain": scattered(scenario.kept, _FINE_TUNE, seed + 2, width)}, {}
+        return found | {"retain": scattered(scenario.kept, _FINE_TUNE, [seed, 2], width)}, {}
     if row.method != "forsaken":
         return found, {}
     if row.preset == "matched":
         count = len(stage.secrets)
         found["targets"] = matched_targets(model, whole(stage.unused[:count]), count, start=start)
     if settings.get("optimiser") == GAUSS_NEWTON:
-        data = scattered(scenario.kept, _CURVATURE, seed)
+        data = scattered(scenario.kept, _CURVATURE, [seed, 0])
         curvature = clocked(lambda: Curvature.fit(model, data, rows=len(data), forward=causal))
         return found | {"curvature": curvature.model}, {"curvature_seconds": curvature.seconds}
     found["reference"] = positions(whole(stage.unused[:_UNUSED]), start=start)
-    return found | {"retain": scattered(scenario.kept, _RETAIN, seed + 1, width)}, {}
+    return found | {"retain": scattered(scenario.kept, _RETAIN, [seed, 1], width)}, {}
 
 
-def scattered(text: Samples, count: int, seed: int, width: int | None = None) -> Samples:
-    """Return one position each of `count` sequences, of which the first `width` tokens are taken."""
+def scattered(text: Samples, count: int, seed: list[int], width: int | None = None) -> Samples:
+    """Return one position each of `count` sequences, of which the first `width` tokens are taken.
+
+    `seed` holds the scenario's seed and a number for the purpose, so that no two seeds share a draw.
+    """
     if width is not None:
         text = Samples(text.inputs[:, :width], text.labels[:, :width])  # type: ignore[index,call-overload]
     draw = np.random.default_rng(seed)
