@@ -124,6 +124,9 @@ def _worth(found: dict[str, Any]) -> list[tuple[str, str]]:
         rows.append(("spreads of the margin", f"{spreads}, on {worth['samples']:,} unseen samples"))
         needed = "more than can be had" if worth["folds_needed"] is None else f"{worth['folds_needed']:,}"
         rows.append((f"folds for an AUC below {_GOAL}", needed))
+    if found["worth_now"] is not None and found["forgotten"]:
+        due = ", so fit the table anew" if found["refit_due"] else ""
+        rows.append(("the AUC for the next request", f"{found['worth_now']:.2f}, since rows were forgotten{due}"))
     if budget is not None:
         why = "as many as are needed" if worth is not None and worth["auc"] < _GOAL else "as many as the budget allows"
         rows.append(("how the folds were chosen", f"{why}, of {budget} trainings at most"))

@@ -248,7 +248,8 @@ class ReferenceTable(Part):
     `forgotten` rows had been taken out of it before this run; `models_owe` is how many forgotten records the models
     kept in it still remember after this run. `views` is how many augmented copies of each row its models were asked
     about too, and `view` what made them, where there were some. `worth` is how well an attack would tell the references
-    from retrained models, where it was estimated.
+    from retrained models, where it was estimated. `worth_now` is that for the next request, after all that was
+    forgotten, and `refit_due` says whether a new table would be clearly better.
     """
 
     sha256: Digest
@@ -263,6 +264,8 @@ class ReferenceTable(Part):
     views: AtLeastOne | None = None
     view: Words | None = None
     worth: ReferenceWorth | None = None
+    worth_now: Share | None = None
+    refit_due: bool | None = None
 
 
 class Chain(Part):

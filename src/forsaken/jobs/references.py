@@ -342,6 +342,13 @@ def debts(table: References) -> list[str]:
 def shortfall(table: References) -> list[str]:
     """Return a sentence about references that an attack would tell from retrained models, or nothing."""
     worth = table.worth
+    if worth is not None and table.refit_due:
+        return [
+            f"{table.forgotten} rows were forgotten since the table of references was fitted, and its models still "
+            "know most of them: an attack that compares sample by sample would tell these references from retrained "
+            f"models with an AUC of about {table.worth_now:.2f}, in place of {worth.auc:.2f} at first; fit the table "
+            "anew on the cleaned data (forsaken references fit)"
+        ]
     if worth is None or worth.auc < GOAL:
         return []
     budget = table.origin.budget
@@ -582,7 +589,9 @@ def hand_on(
         )
     about = {name: before[name] for name in ("rows", "folds", "by", "steps", "claimed", "forgotten", "models_kept")}
     about |= {} if table.views is None else {"views": table.views.count, "view": table.views.name}
-    about |= {} if table.worth is None else {"worth": ReferenceWorth(**asdict(table.worth))}
+    if table.worth is not None:
+        now = {} if table.worth_now is None else {"worth_now": round(table.worth_now, 3), "refit_due": table.refit_due}
+        about |= {"worth": ReferenceWorth(**asdict(table.worth)), **now}
     return ReferenceTable(sha256=read.sha256, **about, models_owe=table.owed), notes, warnings
 
 

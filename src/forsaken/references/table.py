@@ -92,7 +92,8 @@ class References:
         between the centred logits of the model given to `fit` and those of the fold models, divided by the root mean
         square of the latter.
     worth : Worth or None
-        How well an attack would tell these references from retrained models, estimated on unseen samples.
+        How well an attack would tell these references from retrained models, estimated on unseen samples when they were
+        made.
     """
 
     entries: ReferenceRows
@@ -479,6 +480,23 @@ class References:
         """For how many rows the logits were handed in."""
         return int((self.entries.fold == CLAIMED).sum())
 
+    @property
+    def worth_now(self) -> float | None:
+        """The AUC to expect of an attack on the next request: the estimate of `worth`, after what was forgotten so far.
+
+        The fold models still know rows that models retrained by now lack. That rows of one source are related, and so
+        say more about each other than others do, is not in it.
+        """
+        if self.worth is None or not self.origin.folds or not len(self):
+            return None
+        return self.worth.at(self.origin.folds, forgotten=self.forgotten / (len(self) + self.forgotten))
+
+    @property
+    def refit_due(self) -> bool:
+        """Whether so much was forgotten that references fitted anew would be clearly better."""
+        now = self.worth_now
+        return self.worth is not None and now is not None and now >= self.worth.at(self.origin.folds) + _GAIN
+
     def about(self) -> dict[str, Any]:
         """Return counts, settings and costs of the table, ready for JSON; nothing in it describes a row."""
         origin, costs = self.origin, self.origin.costs
@@ -494,6 +512,8 @@ class References:
             "curvature_rows": None if self.curvature is None else self.curvature.rows,
             "spread": self.spread,
             "worth": None if self.worth is None else self.worth.about(),
+            "worth_now": self.worth_now,
+            "refit_due": self.refit_due,
             "budget": origin.budget,
             "training_seconds": costs.seconds,
             "trainings": costs.trainings,

@@ -81,7 +81,7 @@ class Worth:
     samples: int
     pairs: int
 
-    def at(self, folds: int, request: float = 0.0) -> float:
+    def at(self, folds: int, request: float = 0.0, forgotten: float = 0.0) -> float:
         """Return the AUC to expect of references with `folds` folds.
 
         Parameters
@@ -90,12 +90,16 @@ class Worth:
             K.
         request : float
             The share of all rows that the request takes, if they are one group: retrained models lack them as well.
+        forgotten : float
+            The share of all rows that earlier requests took. Retrained models lack them; a fold model lacks those of
+            its own fold alone. What tells the two apart is every row that only one of them has learnt: for the mean of
+            the remaining rows 1 / K + forgotten * (1 - 2 / K).
         """
-        return likelihood_ratio_auc(*self.normals(folds, request))
+        return likelihood_ratio_auc(*self.normals(folds, request, forgotten))
 
-    def normals(self, folds: int, request: float = 0.0) -> tuple[float, float, float]:
+    def normals(self, folds: int, request: float = 0.0, forgotten: float = 0.0) -> tuple[float, float, float]:
         """Return b and both standard deviations of N(b, d² + σ²) and N(0, σ²), of references as in `at`."""
-        share, own = max(0.0, 1 / folds - request), 1 / self.folds
+        share, own = max(0.0, 1 / folds - request) + forgotten * (1 - 2 / folds), 1 / self.folds
         data2 = self.data**2 * share * (1 - share) / (own * (1 - own))
         return _normals(self.sigma**2, data2, (self.shift * share / own) ** 2)
 

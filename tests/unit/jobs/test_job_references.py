@@ -287,6 +287,25 @@ def test_references_that_fall_short_are_named_before_and_after(tmp_path: Path) -
     assert said in run(job)["warnings"]
 
 
+def test_a_table_that_is_used_up_is_named_before_and_after_and_certified(tmp_path: Path) -> None:
+    job = tabled(tmp_path / "job")
+    path = job.parent / TABLE
+    table = References.load(path)
+    table.worth, table.forgotten = Worth(0.71, 0.68, 0.74, 0.3, 0.6, 0.1, 8, 40, 1), 40
+    table.origin = replace(table.origin, folds=8)
+    assert table.refit_due
+    write_table(table, path)
+    (said,) = show_table(job)["notes"]
+    assert said.startswith("40 rows were forgotten since the table of references was fitted")
+    assert f"of about {table.worth_now:.2f}, in place of 0.71 at first; fit the table anew" in said
+    assert said in dry(job)["notes"]
+    (after,) = [one for one in run(job)["warnings"] if "fit the table anew" in one]
+    assert not after.startswith("40 "), "those of this request count as well"
+    facts = stated(job.parent / "forgotten")
+    assert facts.refit_due
+    assert facts.worth_now > round(table.worth_now, 3)
+
+
 def test_a_table_is_never_overwritten_by_itself(tmp_path: Path) -> None:
     job = tabled(tmp_path / "job")
     before = digests(job.parent)

@@ -148,6 +148,8 @@ def test_no_training_ever_sees_a_row_that_it_is_asked_about() -> None:
         "training_seconds": 0,
         "worth": None,
         "budget": None,
+        "worth_now": None,
+        "refit_due": False,
         "trainings": 5,
     }
     assert table.origin.costs.seconds > 0

@@ -110,6 +110,25 @@ def test_one_number_of_folds_tells_about_another() -> None:
     assert four.at(8, request=1 / 16) == pytest.approx(four.at(16), abs=1e-9)
 
 
+@pytest.mark.parametrize("forgotten", [0, 32, 96])
+def test_references_age_as_rows_are_forgotten(forgotten: int) -> None:
+    """Retrained models lack all rows of earlier requests, and a fold model those of its own fold alone."""
+    world, folds = World(0.4, 0.9), 8
+    expected = world.worth(folds).at(folds, forgotten=forgotten / ROWS)
+    references, retrained = [], []
+    for at in range(64):
+        gone = world.draw.permutation(ROWS)[:forgotten]
+        fold = assign_folds(range(ROWS), None, folds=folds, seed=100 + at)
+        references.append(world.margin(np.flatnonzero(fold != 0)))
+        retrained.append(world.margin(np.setdiff1d(np.arange(ROWS), gone)))
+        # which rows are gone is the same for an attacker: only the difference of both sides counts
+        common = world.influences[gone].sum(axis=0)
+        retrained[-1] += common
+        references[-1] += common
+    measured = u_lira(np.stack(references), np.stack(retrained)).auc
+    assert measured == pytest.approx(expected, abs=0.04)
+
+
 def test_some_of_the_folds_do_for_a_first_look() -> None:
     looks = [World(0.4, 0.9, 0.3, seed).worth(4, seed, some=2) for seed in range(12)]
     assert np.mean([each.auc for each in looks]) == pytest.approx(World(0.4, 0.9, 0.3).worth(4).auc, abs=0.02)
@@ -176,8 +195,10 @@ def noisy(x: Tensor, y: Tensor, noise: float, log: list[Any] | None = None) -> A
     return train
 
 
-def fitted(folds: Any, noise: float = 1.0, log: list[Any] | None = None, **more: Any) -> References:
-    data, unseen = drawn(48), drawn(60, seed=3)[0]
+def fitted(
+    folds: Any, noise: float = 1.0, log: list[Any] | None = None, *, unseen_rows: int = 60, **more: Any
+) -> References:
+    data, unseen = drawn(48), drawn(unseen_rows, seed=3)[0]
     train = noisy(*data, noise, log)
     target = noisy(*data, noise)(range(48), None, 999)
     return References.fit(train, data, folds, key=KEY, model=target, unseen=unseen, **more)
@@ -215,6 +236,21 @@ def test_the_estimate_comes_from_the_models_that_gave_the_logits() -> None:
     label = torch.stack(said[:4]).double().mean(0).argmax(1).numpy()
     own = margins(torch.stack([said[at] for at in (0, 4, 1, 5)]).double().numpy(), label)
     assert table.worth.sigma == pytest.approx(math.sqrt(((own[::2] - own[1::2]) ** 2).mean() / 2), rel=1e-6)
+
+
+def test_a_table_says_when_it_is_used_up() -> None:
+    table = fitted(4, noise=0.5, unseen_rows=400)
+    assert table.worth_now == pytest.approx(table.worth.auc)
+    assert not table.refit_due
+    x = drawn(48)[0]
+    due = []
+    for at in range(0, 24, 4):
+        table.forget(x[at : at + 4])
+        due.append(table.refit_due)
+    assert table.worth_now == table.worth.at(4, forgotten=0.5) > table.worth.at(4) + 0.02
+    assert due == sorted(due)
+    assert due[-1]
+    assert table.about()["refit_due"]
 
 
 def test_auto_is_content_with_four_folds_where_seeds_differ_more_than_data() -> None:
