@@ -289,7 +289,7 @@ class _Numbers:
     def nothing(self, benchmark: str, scenario: str, row: str, variation: str = "") -> Cell | None:
         """Return an FR and a loss of accuracy of zero where every seed left the model as it was, and else None."""
         line = self._lines.get((benchmark, scenario, row, variation))
-        if line is None or line.n or _LEFT not in line.refused:
+        if line is None or line.n or not line.reasons or not all(_LEFT in why for why in line.reasons):
             return None
         return Cell(0.0, (0.0, 0.0) if line.refusals > 1 else None, n=line.refusals, seeds=line.refusals)
 
@@ -447,7 +447,7 @@ def _cfr_and_accuracy(numbers: _Numbers, scenario: str) -> Evidence:
     rank = float(found.statistic)
     if np.isnan(rank):
         raise _NotMeasuredError(f"{_NOT_MEASURED}: all rows are alike")
-    half = 1.96 * 1.06 / np.sqrt(len(pairs) - 3)  # Fieller's, of the inverse hyperbolic tangent of a rank correlation
+    half = 1.96 * np.sqrt(1.06 / (len(pairs) - 3))  # Fieller's variance of the rank correlation's arctanh
     middle = np.arctanh(np.clip(rank, -1 + 1e-9, 1 - 1e-9))
     seeds = min(cell.n for cell in (*rates.values(), *lost.values()))
     interval = None if seeds < 2 else (float(np.tanh(middle - half)), float(np.tanh(middle + half)))
@@ -714,7 +714,7 @@ def _poison(column: str, *, better: bool) -> _Judge:
 def _poison_others(numbers: _Numbers, scenario: str, row: str) -> Evidence:
     steps, gains = [], []
     for column in ("recall", "accuracy"):
-        before = numbers.cell("poison", scenario, BEFORE, column)
+        before = numbers.cell("poison", scenario, row, f"{column}_before")  # of the poisoned model that it starts from
         after = numbers.all_of("poison", scenario, column, (row,))[row]
         gains.append(_of(after) - _of(before))
         steps.append(Above(before, after, -_LITTLE))

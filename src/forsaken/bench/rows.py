@@ -214,13 +214,16 @@ def settings_of(scenario: str, name: str) -> dict[str, Any]:
 
 
 def method_of(name: str, settings: Mapping[str, Any]) -> Unlearner:
-    """Return the method of a row, for ensembles in which it makes many models forget."""
-    row = row_named(name)
+    """Return the method of a row; `rate` changes a training and no method."""
+    row, settings = row_named(name), {key: value for key, value in settings.items() if key != "rate"}
     if row.method != "forsaken":
-        return build(row.method or "do-nothing", dict(settings))
-    if row.preset == "paper":
+        return build(row.method or "do-nothing", settings)
+    if row.preset.startswith("corrected"):
+        settings = {"target": "corrected", **settings}
+    if row.preset in ("paper", "corrected-paper"):
         return Forsaken.paper(**settings)
-    return Forsaken(**settings) if row.preset in ("default", "curvature") else Forsaken.out_of_fold(**settings)
+    plain = row.preset in ("default", "curvature", "corrected", "matched")
+    return Forsaken(**settings) if plain else Forsaken.out_of_fold(**settings)
 
 
 def plan_of(name: str, *, outsiders: bool) -> HeldOut | None:
@@ -301,17 +304,9 @@ def forget(
         plan = plan_of(name, outsiders=scenario.outsiders)
         return _with_references(stage, plan, settings, used, device, progress)
     reference = scenario.sets(nonmembers=True).reference if withhold else scenario.reference
-    curvature, samples, more = None, scenario.forget, {}
-    if row.preset == "paper":
-        method = Forsaken.paper(**settings)
-    elif row.preset == "corrected-paper":
-        method, samples = Forsaken.paper(target="corrected", **settings), scenario.corrected
-    elif row.preset == "corrected":
-        method, samples = Forsaken(target="corrected", **settings), scenario.corrected
-        curvature = Curvature.fit(stage.target, Samples(scenario.train.inputs))
-    else:
-        method = Forsaken(**settings)
-    if row.preset == "curvature":
+    method, curvature, more = method_of(name, settings), None, {}
+    samples = scenario.corrected if row.preset.startswith("corrected") else scenario.forget
+    if row.preset in ("curvature", "corrected"):
         passed = clocked(lambda: Curvature.fit(stage.target, Samples(scenario.train.inputs)))
         curvature, more = passed.model, {"curvature_seconds": passed.seconds}
     found = clocked(

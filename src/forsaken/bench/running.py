@@ -6,6 +6,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -23,7 +24,7 @@ from forsaken.bench.sequences import MODELS, REFIT, REQUESTS
 from forsaken.bench.store import Store
 from forsaken.bench.trials import Changes, Trial, measure_group, read, write
 from forsaken.engine import check_engine, fan_out
-from forsaken.errors import ForsakenError
+from forsaken.errors import ForsakenError, OutputError
 from forsaken.models.train import steps_of, train
 from forsaken.provenance import PACKAGE
 from forsaken.types import Progress, Tick, silent
@@ -42,7 +43,6 @@ _TRAININGS = {
     "matched": 2.5,
 }
 _SHORT = 0.2  # trainings that any other row takes
-_SHARED = {"sequence": 3 * MODELS, "worth": 32}  # trainings that the trials of a group share, where these are not 3
 _Seconds = dict[tuple[str, str, str, str], list[float]]  # of trials, by device, scenario, kind and row
 
 
@@ -130,16 +130,21 @@ def run_trials(
             told(len(found.contents))
             failed.extend(found.failed)
 
-        fan_out(
-            side_by_side,
-            groups,
-            engine=engine,
-            workers=workers,
-            gpus=gpus,
-            progress=progress,
-            stage="groups of trials",
-            received=received,
-        )
+        try:
+            fan_out(
+                side_by_side,
+                groups,
+                engine=engine,
+                workers=workers,
+                gpus=gpus,
+                progress=progress,
+                stage="groups of trials",
+                received=received,
+            )
+        except OutputError:
+            raise
+        except ForsakenError as error:  # a process died, or Ray could not go on
+            failed.append(str(error))
     if failed:
         raise ForsakenError(
             f"{done} of {len(wanted)} trials are measured and saved, the others failed; the same command tries them "
@@ -172,11 +177,14 @@ def _measure(group: list[Trial], folder: Path, store: Path, progress: Progress, 
             found.contents[at] = measured | {"commit": commit}
             write(trial, folder, found.contents[at])
             tell()
+    except OutputError:  # nothing can be saved, so there is no use in going on
+        raise
     except Exception as error:  # noqa: BLE001 (the models of the group cannot be trained; it is told at the end)
         fail("", error)
     return found
 
 
+@cache
 def commit_of(folder: Path) -> str | None:
     """Return the commit of the repository that a folder is in, with a "+" where files differ from it; None for none."""
 
@@ -228,11 +236,16 @@ def expected_costs(
         full, parameters = known[task]
         plan, own = plan_named(first.scenario), first.changes.plan(first.scenario)
         training = full * own.recipe.epochs / plan.recipe.epochs
-        seconds = _SHARED.get(first.kind, 3) * training + sum(_row_seconds(trial, training, saved) for trial in group)
+        seconds = _shared(first) * training + sum(_row_seconds(trial, training, saved) for trial in group)
         kept = 0 if own.network.name in ESTIMATORS else 4 * parameters * (3 + any(t.row == "references" for t in group))
         found.append(Cost(first.scenario, first.seed, len(group), seconds, kept + _FILE * len(group)))
     progress(Tick("estimate", len(groups), max(1, len(groups))))
     return found
+
+
+def _shared(trial: Trial) -> int:
+    """Return how many trainings the trials of a group share."""
+    return {"sequence": 3 * MODELS, "worth": 2 * int(trial.settings.get("models", 0)) + 1}.get(trial.kind, 3)
 
 
 def _row_seconds(trial: Trial, training: float, saved: _Seconds) -> float:

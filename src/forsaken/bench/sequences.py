@@ -190,22 +190,24 @@ class _Sequence:
         self.unseen = Samples(sets.need("reference").inputs)
 
     def run(self, order: str, parts: list[Array]) -> Iterator[tuple[int, Any, float]]:
-        """Forget part after part; yield the number of requests, the model, and the seconds of all so far."""
+        """Forget part after part; yield the number of requests, the model, and the seconds of all so far.
+
+        What is done between requests (refits, fold models that forget too) counts, and the first table does not.
+        """
         keep, by_group = order == "row, references forget too", order in ("group", "one request")
         model, seconds = self.target, 0.0
         table = self._table(np.concatenate(parts), model, by_group=by_group, keep=keep, seed=self.seed)
         for number, part in enumerate(parts, 1):
-            left = np.concatenate(parts[number - 1 :])
-            if order == "row, refit" and number > 1 and (number - 1) % REFIT == 0:
-                table = self._table(left, model, seed=self.seed + number)
-            samples = Samples(self.scenario.forget.rows(part).inputs)
             start = time.perf_counter()
+            if order == "row, refit" and number > 1 and (number - 1) % REFIT == 0:
+                table = self._table(np.concatenate(parts[number - 1 :]), model, seed=self.seed + number)
+            samples = Samples(self.scenario.forget.rows(part).inputs)
             found = Forsaken.out_of_fold()(model, samples, references=table, seed=self.seed)
             table.forget(samples, self._made_to_forget if keep else None, before=model, after=found.model)
-            seconds += time.perf_counter() - start
             model = found.model
             if keep and number < len(parts):
                 self._ask_again(table, np.concatenate(parts[number:]))
+            seconds += time.perf_counter() - start
             yield number, model, seconds
 
     def _table(self, left: Array, model: Any, *, by_group: bool = False, keep: bool = False, seed: int) -> References:
@@ -220,6 +222,7 @@ class _Sequence:
             seed=seed,
             model=model,
             unseen=self.unseen,
+            second=False,  # the spread alone is needed, and no estimate of what the references are worth
             keep_models=keep,
         )
 

@@ -51,9 +51,9 @@ class TableLine:
         Seeds with numbers.
     cells : tuple of Cell
         By column.
-    refused, refusals : str, int
-        Why the method could not do it, or what it ruined, and on how many seeds. A mean over the other seeds is one
-        over those on which the method worked.
+    reasons : tuple of str
+        Why the method could not do it, or what it ruined, for each seed on which it refused. A mean over the other
+        seeds is one over those on which the method worked.
     runs : tuple of mapping
         The numbers, seed by seed, and the processor or GPU on which they were measured (`MACHINE`).
     device : str
@@ -64,10 +64,19 @@ class TableLine:
     line: Line
     n: int
     cells: tuple[Cell, ...]
-    refused: str = ""
-    refusals: int = 0
+    reasons: tuple[str, ...] = ()
     runs: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
     device: str = "cpu"
+
+    @property
+    def refused(self) -> str:
+        """The first reason; empty where the method never refused."""
+        return self.reasons[0] if self.reasons else ""
+
+    @property
+    def refusals(self) -> int:
+        """On how many seeds the method refused."""
+        return len(self.reasons)
 
     @property
     def label(self) -> str:
@@ -149,8 +158,7 @@ def gather(benchmark: Benchmark, folder: Path) -> ResultTable:
                 _cell(runs, column.name, theirs.get(column.name), len(contents)) for column in benchmark.columns
             )
             if contents or any(cell.paper is not None for cell in cells):
-                reason = refusals[0] if refusals else ""
-                lines.append(TableLine(scenario, line, len(runs), cells, reason, len(refusals), runs, device))
+                lines.append(TableLine(scenario, line, len(runs), cells, tuple(refusals), runs, device))
     return ResultTable(benchmark, tuple(lines), {name: count for name, count in not_shown.items() if count})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -128,6 +129,7 @@ def training_facts(scenario: Scenario, data: Samples, device: str | torch.device
     }
 
 
+@cache
 def _training_code() -> str:
     """Return the hash of the code that decides the weights of a network beside its facts."""
     texts = [path.read_bytes() for path in (PACKAGE / "recipe.py", PACKAGE / "bench" / "networks.py")]

@@ -190,7 +190,9 @@ class Trial:
         tuned = settings_of(self.scenario, self.row)
         usual = method_of(self.row, tuned)
         return {
-            name: value for name, value in self.settings.items() if method_of(self.row, {**tuned, name: value}) != usual
+            name: value
+            for name, value in self.settings.items()
+            if name == "rate" or method_of(self.row, {**tuned, name: value}) != usual
         }
 
     @property
@@ -258,8 +260,11 @@ def measure_group(
 
 def _refusal(error: Exception) -> str | None:
     """Return the name of the reason why a method refused, or None where the error says nothing about the method."""
-    reasons = [one for one in (error, error.__cause__) if isinstance(one, _REFUSALS)]  # ensembles wrap the reason
-    if not reasons or isinstance(reasons[0].__cause__, _OF_THE_MACHINE):
+    chain: list[BaseException] = [error]
+    while (below := chain[-1].__cause__ or chain[-1].__context__) is not None:
+        chain.append(below)
+    reasons = [one for one in chain[:2] if isinstance(one, _REFUSALS)]  # ensembles wrap the reason
+    if not reasons or any(isinstance(one, _OF_THE_MACHINE) for one in chain):
         return None
     return type(reasons[0]).__name__
 

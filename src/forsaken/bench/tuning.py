@@ -137,4 +137,4 @@ def edges(name: str, settings: Mapping[str, Any]) -> list[str]:
     (['learning_rate'], [])
     """
     grid = grid_of(name)
-    return [key for key, value in settings.items() if value in (grid[key][0], grid[key][-1])]
+    return [key for key, value in settings.items() if len(grid[key]) > 2 and value in (grid[key][0], grid[key][-1])]

@@ -165,6 +165,7 @@ def tune(
     scenario: Annotated[str, typer.Option(help="On which scenario.")],
     seeds: Annotated[str, typer.Option(help="Which seeds; none that a table reports.")] = "100-101",
     engine: Annotated[str, typer.Option(help="local, processes or ray.")] = "local",
+    address: Annotated[str | None, typer.Option(help="A Ray cluster, as ray://host:port; with --engine ray.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="How many seeds at a time.")] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     folder: Annotated[Path, typer.Option(help="Where what was tried is kept.")] = TUNING,
@@ -176,7 +177,7 @@ def tune(
     Example: forsaken bench tune scrub scrub-all --scenario reuters-35-11
     """
     from forsaken.bench.benchmarks import usual_seeds
-    from forsaken.bench.running import run_trials
+    from forsaken.bench.running import missing_data, run_trials
     from forsaken.bench.scenarios.table import plan_named
     from forsaken.bench.tuning import edges, gather, trials_of
 
@@ -187,9 +188,21 @@ def tune(
         raise SettingsError(f"seeds is {seeds!r}, but the tables report {reported}; expected others, such as 100-101")
     _check_device(device)
     _check_folders(folder, store)
+    if missing := missing_data(scenario):
+        raise SettingsError(f"the data of {scenario} are not here; run: forsaken datasets get {' '.join(missing)}")
+    if device == "cuda" and engine != "ray":
+        _check_gpu()
     trials = [trial for name in rows for trial in trials_of(scenario, name, wanted, device)]
     with at_work() as progress:
-        run_trials(trials, folder, store, engine=engine, workers=workers, progress=progress)
+        run_trials(
+            trials,
+            folder,
+            store,
+            engine=_engine(engine, address),
+            workers=workers,
+            gpus=1.0 if device == "cuda" else 0.0,
+            progress=progress,
+        )
     found = {name: gather(scenario, name, folder, wanted, device) for name in rows}
     if as_json:
         emit({name: [{"settings": one.settings, "distance": one.distance} for one in of] for name, of in found.items()})

@@ -236,6 +236,7 @@ class ReferenceWorth(Part):
     high: Share
     sigma: Amount
     data: Amount
+    group: Amount = 0.0
     shift: Amount
     folds: Count
     samples: Count

@@ -341,24 +341,25 @@ def debts(table: References) -> list[str]:
 
 def shortfall(table: References) -> list[str]:
     """Return a sentence about references that an attack would tell from retrained models, or nothing."""
-    worth = table.worth
+    worth, found = table.worth, []
     if worth is not None and table.refit_due:
-        return [
-            f"{table.forgotten} rows were forgotten since the table of references was fitted, and its models still "
-            "know most of them: an attack that compares sample by sample would tell these references from retrained "
-            f"models with an AUC of about {table.worth_now:.2f}, in place of {worth.auc:.2f} at first; fit the table "
-            "anew on the cleaned data (forsaken references fit)"
-        ]
+        found.append(
+            f"{table.forgotten} rows were forgotten since the table of references was fitted, and its answers come "
+            "from models that knew most of them: an attack that compares sample by sample would tell these references "
+            f"from retrained models with an AUC of about {table.worth_now:.2f}, in place of {worth.auc:.2f} at first; "
+            "fit the table anew on the cleaned data (forsaken references fit)"
+        )
     if worth is None or worth.auc < GOAL:
-        return []
+        return found
     budget = table.origin.budget
     few = f"{table.origin.folds} folds" + ("" if budget is None else f" (all that {budget} trainings allow)")
     needed = worth.folds_needed
     more = f"more than {MOST} folds" if needed is None else f"about {needed} folds"
     return [
+        *found,
         f"an attack that compares sample by sample would tell these reference models from retrained ones with an AUC "
         f"of about {worth.auc:.2f} ({worth.low:.2f} to {worth.high:.2f}; 0.5 is chance), since {few} are few; {more} "
-        f"would bring it below {GOAL}: set folds (or a larger budget) in [references] and fit again, or retrain"
+        f"would bring it below {GOAL}: set folds (or a larger budget) in [references] and fit again, or retrain",
     ]
 
 

@@ -73,6 +73,7 @@ class _Worth(_Part):
     high: _Share
     sigma: _Number
     data: _Number
+    group: _Number = 0.0
     shift: _Number
     folds: Annotated[int, Field(ge=LEAST, le=2**31)]
     samples: _Count

@@ -489,13 +489,14 @@ class References:
         """
         if self.worth is None or not self.origin.folds or not len(self):
             return None
-        return self.worth.at(self.origin.folds, forgotten=self.forgotten / (len(self) + self.forgotten))
+        return self.worth.after(self.forgotten / (len(self) + self.forgotten))
 
     @property
     def refit_due(self) -> bool:
-        """Whether so much was forgotten that references fitted anew would be clearly better."""
-        now = self.worth_now
-        return self.worth is not None and now is not None and now >= self.worth.at(self.origin.folds) + _GAIN
+        """Whether so much was forgotten that references fitted anew would be clearly better, and these are not good."""
+        if self.worth is None or (now := self.worth_now) is None:
+            return False
+        return now >= max(GOAL, self.worth.at(self.origin.folds) + _GAIN)
 
     def about(self) -> dict[str, Any]:
         """Return counts, settings and costs of the table, ready for JSON; nothing in it describes a row."""

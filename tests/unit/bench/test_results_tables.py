@@ -433,9 +433,10 @@ def test_digits_say_nothing_of_the_paper(tmp_path: Path) -> None:
     assert verdict(tmp_path, "brings recall back") == WHERE_MEASURED
     assert verdict(tmp_path, "does not improve accuracy") == WHERE_MEASURED
     assert verdict(tmp_path, "cost much more recall") == WHERE_MEASURED
-    saved(tmp_path, one, "poison-10", "smu", {"recall": 0.7, "accuracy": 0.8})
+    own = {"recall_before": 0.5, "accuracy_before": 0.7}
+    saved(tmp_path, one, "poison-10", "smu", own | {"recall": 0.7, "accuracy": 0.8})
     assert verdict(tmp_path, "do not improve the poisoned model") == "not confirmed"
-    saved(tmp_path, one, "poison-10", "smu", {"recall": 0.7, "accuracy": 0.1, "accuracy_before": 0.7})
+    saved(tmp_path, one, "poison-10", "smu", own | {"recall": 0.7, "accuracy": 0.1})
     assert verdict(tmp_path, "do not improve the poisoned model") == "not tested", "ruined"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from forsaken.bench import running, trials
 from forsaken.bench.running import Cost, expected_costs, groups_of, run_trials, unfinished
 from forsaken.bench.scenarios.scenario import Scenario
 from forsaken.bench.trials import Changes, Trial, read
-from forsaken.errors import ForsakenError, ModelError, NothingForgottenError
+from forsaken.errors import ForsakenError, ModelError, NothingForgottenError, OutputError
 from forsaken.types import Tick
 
 FEW = Changes(epochs=2)
@@ -181,15 +182,45 @@ def test_a_refusal_is_saved_with_its_kind(tmp_path: Path, monkeypatch: pytest.Mo
     assert "all look unseen" in content["numbers"]["refused"]
 
 
-def test_a_gpu_that_is_full_says_nothing_about_a_method(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("hidden", [False, True])
+def test_a_gpu_that_is_full_says_nothing_about_a_method(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, hidden: bool
+) -> None:
+    def fill() -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
     def full(*_: object) -> dict[str, object]:
-        raise ModelError("the model failed") from torch.OutOfMemoryError("CUDA out of memory")
+        try:
+            fill()
+        except torch.OutOfMemoryError as error:
+            raise ModelError("the model failed") from (None if hidden else error)
+        return {}
 
     monkeypatch.setitem(trials.KINDS, "full", full)
     trial = Trial("digits", 100, "before", kind="full", changes=FEW)
     with pytest.raises(ForsakenError, match="the model failed"):
         run_trials([trial], tmp_path / "results", tmp_path / "store")
     assert read(trial, tmp_path / "results") is None
+
+
+def test_a_process_that_dies_is_told_with_all_other_failures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def dying(work: Any, items: list[list[Trial]], *, received: Any, **_: object) -> None:
+        received(0, work(items[0]))
+        raise ForsakenError("a process died while it worked")
+
+    monkeypatch.setattr(running, "fan_out", dying)
+    with pytest.raises(ForsakenError, match=r"2 of 4 trials(.|\n)*a process died"):
+        run_trials([*TRIALS[:2], *TRIALS[3:5]], tmp_path / "results", tmp_path / "store", engine="processes")
+    assert unfinished(TRIALS[:2], tmp_path / "results") == []
+
+
+def test_a_disk_that_cannot_be_written_ends_the_run_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OutputError("no space left")
+
+    monkeypatch.setattr(running, "write", full)
+    with pytest.raises(OutputError, match="no space left"):
+        run_trials([TRIALS[0], TRIALS[3]], tmp_path / "results", tmp_path / "store")
 
 
 def test_processes_find_the_same_and_save_each_group_as_it_comes(tmp_path: Path) -> None:

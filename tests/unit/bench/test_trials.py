@@ -72,6 +72,13 @@ def test_what_a_trial_only_says_again_is_not_part_of_the_key() -> None:
     )
 
 
+@pytest.mark.parametrize(("name", "penalty"), [("paper", 10.0), ("corrected-paper", 10.0), ("corrected", 0.001)])
+def test_what_is_usual_is_what_is_usual_for_the_row(name: str, penalty: float) -> None:
+    plain = Trial("poison-digits", 0, name, kind="poison").key
+    assert Trial("poison-digits", 0, name, kind="poison", settings={"penalty": penalty}).key == plain
+    assert Trial("poison-digits", 0, name, kind="poison", settings={"penalty": 0.5}).key != plain
+
+
 def test_a_recipe_is_part_of_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     from dataclasses import replace
 

@@ -45,6 +45,12 @@ def test_every_setting_that_was_chosen_is_on_the_grid() -> None:
             assert all(value in grid[key] for key, value in settings.items()), (task, name, settings)
 
 
+@pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row.method in tuning.GRIDS])
+def test_every_setting_of_every_row_is_a_trial_of_its_own(name: str) -> None:
+    trials = trials_of("digits", name, [100])
+    assert len({trial.key for trial in trials}) == len(trials)
+
+
 def test_only_what_can_be_tuned_is() -> None:
     with pytest.raises(SettingsError, match="sisa has no settings"):
         grid_of("sisa")
@@ -53,7 +59,7 @@ def test_only_what_can_be_tuned_is() -> None:
 
 
 def test_a_tuning_finds_the_nearest_and_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(tuning.GRIDS, "scrub", {"learning_rate": (0.0001, 0.03)})
+    monkeypatch.setitem(tuning.GRIDS, "scrub", {"learning_rate": (0.0001, 0.001, 0.03)})
     plan = table.SCENARIOS["digits-id"]
     monkeypatch.setitem(table.SCENARIOS, "digits-id", replace(plan, recipe=replace(plan.recipe, epochs=10)))
     words = ("bench", "tune", "scrub-all", "--scenario", "digits-id", "--folder", tmp_path / "tuning")
@@ -61,16 +67,16 @@ def test_a_tuning_finds_the_nearest_and_goes_on_where_it_was(tmp_path: Path, mon
     found = forsaken(*words, *store, "--json").json["scrub-all"]
     assert [one["distance"] for one in found] == sorted(one["distance"] for one in found)
     trials = trials_of("digits-id", "scrub-all")
-    assert len(trials) == 6
+    assert len(trials) == 8
     numbers = [read(trial, tmp_path / "tuning")["numbers"] for trial in trials]
     by_hand = [
-        sum(distance("scrub-all", numbers[at + seed * 3], numbers[seed * 3]) for seed in (0, 1)) / 2 for at in (1, 2)
+        sum(distance("scrub-all", numbers[at + seed * 4], numbers[seed * 4]) for seed in (0, 1)) / 2 for at in (1, 2, 3)
     ]
     assert found[0]["distance"] == pytest.approx(min(by_hand))
-    gone = trials[4].path(tmp_path / "tuning")
+    gone = trials[5].path(tmp_path / "tuning")
     times = {path: path.stat().st_mtime_ns for path in (tmp_path / "tuning").rglob("*.json")}
     gone.unlink()
-    assert len(gather("digits-id", "scrub-all", tmp_path / "tuning")) == 1, "a setting counts when all seeds have it"
+    assert len(gather("digits-id", "scrub-all", tmp_path / "tuning")) == 2, "a setting counts when all seeds have it"
     shown = forsaken(*words, *store)
     assert "nearest to the retrained model first" in " ".join(shown.out.split())
     changed = [path for path, time in times.items() if path.stat().st_mtime_ns != time]

@@ -278,7 +278,7 @@ def test_references_that_fall_short_are_named_before_and_after(tmp_path: Path) -
     job = tabled(tmp_path / "job")
     path = job.parent / TABLE
     table = References.load(path)
-    table.worth = Worth(0.71, 0.68, 0.74, 0.3, 0.6, 0.1, 2, 40, 1)
+    table.worth = Worth(0.71, 0.68, 0.74, 0.3, 0.6, 0.0, 0.1, 2, 40, 1)
     write_table(table, path)
     (said,) = show_table(job)["notes"]
     assert said.startswith("an attack that compares sample by sample would tell these reference models")
@@ -291,11 +291,12 @@ def test_a_table_that_is_used_up_is_named_before_and_after_and_certified(tmp_pat
     job = tabled(tmp_path / "job")
     path = job.parent / TABLE
     table = References.load(path)
-    table.worth, table.forgotten = Worth(0.71, 0.68, 0.74, 0.3, 0.6, 0.1, 8, 40, 1), 40
+    table.worth, table.forgotten = Worth(0.71, 0.68, 0.74, 0.3, 0.6, 0.0, 0.1, 8, 40, 1), 40
     table.origin = replace(table.origin, folds=8)
     assert table.refit_due
     write_table(table, path)
-    (said,) = show_table(job)["notes"]
+    said, few = show_table(job)["notes"]
+    assert "since 8 folds are few" in few
     assert said.startswith("40 rows were forgotten since the table of references was fitted")
     assert f"of about {table.worth_now:.2f}, in place of 0.71 at first; fit the table anew" in said
     assert said in dry(job)["notes"]

@@ -186,8 +186,8 @@ def test_zero_has_no_sign() -> None:
 def test_a_refusal_and_what_was_not_run_are_told(tmp_path: Path) -> None:
     one = BENCHMARKS["membership"]
     cells = tuple(Cell(None) for _ in one.columns)
-    line = TableLine("i-c", Line("before"), 0, cells, "it cannot", 3)
-    partly = TableLine("digits", Line("before"), 2, cells, "Forsaken(stop='(none)') left every weight as it was", 1)
+    line = TableLine("i-c", Line("before"), 0, cells, ("it cannot",) * 3)
+    partly = TableLine("digits", Line("before"), 2, cells, ("Forsaken(stop='(none)') left every weight as it was",))
     table = ResultTable(one, (line, partly))
     assert "- i-c, before: refused on 3 of 3 seeds: it cannot" in as_markdown(table)
     assert "- digits, before: refused on 1 of 3 seeds: left every weight as it was" in as_markdown(table)
