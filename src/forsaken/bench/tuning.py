@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 
 from forsaken.bench.rows import RETRAINED, row_named
+from forsaken.bench.scenarios import canaries
+from forsaken.bench.scenarios.table import plan_named
 from forsaken.bench.trials import Trial, read
 from forsaken.errors import SettingsError
 
@@ -74,6 +76,10 @@ def grid_of(name: str) -> dict[str, tuple[Any, ...]]:
 
 def trials_of(scenario: str, name: str, seeds: Iterable[int] = SEEDS, device: str = "cpu") -> list[Trial]:
     """Return the trials of a row's grid, and for each seed that of the retrained model first."""
+    if plan_named(scenario).build is canaries.canaries:
+        raise SettingsError(
+            f"{scenario} is judged by exposure and not by FR and CFR; choose another scenario to tune on"
+        )
     kind = _POISON if scenario.startswith(_POISON) else "forget"
     return [
         trial

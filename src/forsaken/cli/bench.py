@@ -80,7 +80,7 @@ def run(
 
     Example: forsaken bench run fr-ood cfr --scenario reuters-35-11 --seeds 5
     """
-    from forsaken.bench.running import expected_costs, run_trials, unfinished
+    from forsaken.bench.running import expected_costs, unfinished
 
     _check_device(device)
     trials, left_out = _chosen(names, seeds, scenario or [], row or [], device)
@@ -97,17 +97,7 @@ def run(
             "mebibytes": round(sum(one.bytes for one in costs) / 2**20, 1),
         }
     else:
-        with at_work() as progress:
-            facts["measured"] = run_trials(
-                trials,
-                folder,
-                store,
-                engine=_engine(engine, address),
-                workers=workers,
-                gpus=1.0 if device == "cuda" else 0.0,
-                anew=not resume,
-                progress=progress,
-            )
+        facts["measured"] = _measure(trials, folder, store, engine, address, workers, device, anew=not resume)
     if as_json:
         emit(facts)
         return
@@ -177,7 +167,7 @@ def tune(
     Example: forsaken bench tune scrub scrub-all --scenario reuters-35-11
     """
     from forsaken.bench.benchmarks import usual_seeds
-    from forsaken.bench.running import missing_data, run_trials
+    from forsaken.bench.running import missing_data
     from forsaken.bench.scenarios.table import plan_named
     from forsaken.bench.tuning import edges, gather, trials_of
 
@@ -193,16 +183,7 @@ def tune(
     if device == "cuda" and engine != "ray":
         _check_gpu()
     trials = [trial for name in rows for trial in trials_of(scenario, name, wanted, device)]
-    with at_work() as progress:
-        run_trials(
-            trials,
-            folder,
-            store,
-            engine=_engine(engine, address),
-            workers=workers,
-            gpus=1.0 if device == "cuda" else 0.0,
-            progress=progress,
-        )
+    _measure(trials, folder, store, engine, address, workers, device)
     found = {name: gather(scenario, name, folder, wanted, device) for name in rows}
     if as_json:
         emit({name: [{"settings": one.settings, "distance": one.distance} for one in of] for name, of in found.items()})
@@ -333,6 +314,33 @@ def _seeds(text: str | None) -> list[int] | None:
     if not found or min(found) < 0:
         raise SettingsError(f"seeds is {text!r}, expected how many (3) or which (0-4, or 0,3,7)")
     return found
+
+
+def _measure(
+    trials: list[Trial],
+    folder: Path,
+    store: Path,
+    engine: str,
+    address: str | None,
+    workers: int | None,
+    device: str,
+    *,
+    anew: bool = False,
+) -> int:
+    """Measure trials with a progress bar; return how many were measured."""
+    from forsaken.bench.running import run_trials
+
+    with at_work() as progress:
+        return run_trials(
+            trials,
+            folder,
+            store,
+            engine=_engine(engine, address),
+            workers=workers,
+            gpus=1.0 if device == "cuda" else 0.0,
+            anew=anew,
+            progress=progress,
+        )
 
 
 def _engine(engine: str, address: str | None) -> str:

@@ -84,6 +84,11 @@ def test_a_tuning_finds_the_nearest_and_goes_on_where_it_was(tmp_path: Path, mon
     assert "is at an end of the grid" in " ".join((shown.out + shown.err).split())
 
 
+def test_canaries_are_refused_before_anything_is_trained() -> None:
+    with pytest.raises(SettingsError, match="ptb-canaries is judged by exposure"):
+        trials_of("ptb-canaries", "fine-tune")
+
+
 def test_seeds_that_are_reported_are_refused(tmp_path: Path) -> None:
     ended = forsaken("bench", "tune", "scrub", "--scenario", "digits", "--seeds", "2,100", "--folder", tmp_path / "t")
     assert ended.code == 2
