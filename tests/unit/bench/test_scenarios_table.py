@@ -97,6 +97,7 @@ def seen(monkeypatch):
         return loaded[name, split]
 
     monkeypatch.setattr(pictures, "load_dataset", spy)
+    monkeypatch.setattr(pictures, "_DECODED", {})
     return loaded
 
 
@@ -162,6 +163,14 @@ def test_mislabelled_pictures_never_keep_their_label(small, seen) -> None:
         own |= dict(zip(row_keys(part.samples().inputs), part.labels.tolist(), strict=True))
     for key, label in zip(row_keys(stl.forget.inputs), stl.forget.labels.tolist(), strict=True):
         assert cifar[label] != order[own[key]]
+
+
+def test_a_process_decodes_pictures_once(small, seen) -> None:
+    first = load_scenario("c10-t", seed=0)
+    seen.clear()
+    assert same(load_scenario("c10-t", seed=0), first)
+    load_scenario("cifar10-id", seed=1)
+    assert not seen
 
 
 def test_poison_turns_a_share_of_one_class_into_another(small) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 
 from forsaken._random import Purpose, generator
-from forsaken.bench.datasets.store import load_dataset
+from forsaken.bench.datasets.store import data_folder, load_dataset
 from forsaken.bench.scenarios.scenario import (
     Plan,
     Rows,
@@ -38,6 +39,7 @@ SHARED = {
     task: frozenset(int(label) for label in labels.split())
     for task, labels in (("cifar10", _AS_IN_CIFAR10), ("cifar100", _AS_IN_CIFAR100))
 }
+_DECODED: dict[tuple[Path, str, str], Records] = {}  # by data folder, dataset and split
 # STL-10's classes in CIFAR-10's numbers; its monkeys are none of them.
 _STL_IN_CIFAR = np.array([0, 2, 1, 3, 4, 5, 7, -1, 8, 9])
 
@@ -126,7 +128,15 @@ def poisoned(plan: Plan, seed: int, progress: Progress) -> Scenario:
 
 
 def _parts(name: str, splits: tuple[str, ...], progress: Progress) -> list[Records]:
-    return [load_dataset(name, split, size=SIZE, progress=progress) for split in splits]
+    return [_part(name, split, progress) for split in splits]
+
+
+def _part(name: str, split: str, progress: Progress) -> Records:
+    """Return a part of a dataset. A process decodes it once: every trial of a benchmark builds its scenario anew."""
+    place = data_folder(), name, split
+    if place not in _DECODED:
+        _DECODED[place] = load_dataset(name, split, size=SIZE, progress=progress)
+    return _DECODED[place]
 
 
 def _joined(parts: list[Records], starts: Array) -> Records:
