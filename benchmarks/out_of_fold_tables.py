@@ -23,13 +23,17 @@ PICTURE = GUIDE.parent / "images" / "before-after.svg"
 FOLDS = 4  # of the tables whose costs were measured (benchmarks/request_costs.py)
 PEERS = ("salun", "neggrad-plus", "scrub")
 NEIGHBOURS = ("near", "mirrored", "shifted")
-TASKS = tuple(
-    sorted(
-        path.name.removeprefix("out-of-fold-").removesuffix("-rivals-0.json")
-        for path in RESULTS.glob("out-of-fold-*-rivals-0.json")
-    )
-)
-MEASURED = tuple(task for task in TASKS if (RESULTS / f"out-of-fold-{task}-confirm-0.json").exists())
+SPLITS = (0, 1)
+
+
+def tasks_of(kind: str) -> tuple[str, ...]:
+    """Return the scenarios that have a result file of a kind of rows."""
+    start, end = "out-of-fold-", f"-{kind}-0.json"
+    names = (path.name.removeprefix(start).removesuffix(end) for path in RESULTS.glob(f"{start}*{end}"))
+    return tuple(sorted(names))
+
+
+TASKS, MEASURED = tasks_of("rivals"), tasks_of("confirm")
 HEAD = (
     "row",
     "AUC, forgotten",
@@ -92,16 +96,96 @@ def line(name: str, row: dict[str, Any], table: dict[str, dict[str, Any]]) -> tu
     )
 
 
-def rows_of(task: str, kind: str = "confirm") -> dict[str, dict[str, Any]]:
-    """Return the rows of a result file."""
-    found: dict[str, dict[str, Any]] = json.loads((RESULTS / f"out-of-fold-{task}-{kind}-0.json").read_bytes())["rows"]
+def content_of(task: str, kind: str = "confirm", split: int = 0) -> dict[str, Any]:
+    """Return what a result file holds."""
+    found: dict[str, Any] = json.loads((RESULTS / f"out-of-fold-{task}-{kind}-{split}.json").read_bytes())
     return found
 
 
-def table_of(task: str, kind: str) -> str:
+def rows_of(task: str, kind: str = "confirm", split: int = 0) -> dict[str, dict[str, Any]]:
+    """Return the rows of a result file."""
+    found: dict[str, dict[str, Any]] = content_of(task, kind, split)["rows"]
+    return found
+
+
+def splits_of(task: str) -> list[dict[str, dict[str, Any]]]:
+    """Return the rows of every split that a scenario was measured on."""
+    return [rows_of(task, split=split) for split in SPLITS if _path(task, split).exists()]
+
+
+def _path(task: str, split: int) -> Path:
+    return RESULTS / f"out-of-fold-{task}-confirm-{split}.json"
+
+
+def starting(rows: dict[str, Any], start: str) -> str:
+    """Return the first row whose name starts so: rows without views, or with as many as the task's default."""
+    return next(name for name in rows if name.startswith(start))
+
+
+def practical(rows: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Return the row that a user can have: four folds drawn before the request, the samples in one group."""
+    return rows[starting(rows, "K = 4 by group")]
+
+
+def table_of(task: str, kind: str, split: int = 0) -> str:
     """Return everything that was measured on a scenario."""
-    rows = rows_of(task, kind)
+    rows = rows_of(task, kind, split)
     return markdown([HEAD, *(line(name, row, rows) for name, row in rows.items())])
+
+
+def confirmed(task: str) -> str:
+    """Return everything that was measured on a scenario, split by split."""
+    parts = []
+    for split in SPLITS:
+        if not _path(task, split).exists():
+            continue
+        epochs = content_of(task, split=split)["options"].get("epochs")
+        trained = "" if epochs is None else f", {epochs} epochs in place of the recipe's"
+        file = f"[file](../results/{_path(task, split).name})"
+        parts.append(f"Split {split}{trained} ({file}):\n\n{table_of(task, 'confirm', split)}")
+    return "\n\n".join(parts)
+
+
+def beside(values: list[str]) -> str:
+    """Return the value of each split, one after the other."""
+    return " / ".join(values)
+
+
+def distances_of(tasks: tuple[str, ...] = MEASURED) -> str:
+    """Return how far the practical row of each split is from its marks; a value beyond its mark is in bold."""
+    lines: list[tuple[str, ...]] = [
+        (
+            "scenario, split",
+            "forgotten: from its references (0.02)",
+            "neighbours: above retrained (0.05; texts and digits 0.10)",
+            "kept: above doing nothing (0.03)",
+            "test: above doing nothing (0.03)",
+            "accuracy: below retrained or doing nothing, points (0.3)",
+            "CFR (0.08)",
+        )
+    ]
+
+    def marked(value: float, mark: float, digits: int = 3) -> str:
+        text = f"{value:.{digits}f}"
+        return f"**{text}**" if round(value, digits) > mark else text
+
+    for task in tasks:
+        for split, rows in enumerate(splits_of(task)):
+            mine, retrained, nothing = practical(rows), rows["retrained"], rows["do-nothing"]
+            near = max(mine[f"auc_{name}"] - retrained[f"auc_{name}"] for name in NEIGHBOURS if f"auc_{name}" in mine)
+            wide = 0.05 if "auc_mirrored" in mine else 0.10
+            lost = 100 * (min(retrained["accuracy"], nothing["accuracy"]) - mine["accuracy"])
+            lines.append(
+                (
+                    f"`{task}`, {split}",
+                    marked(abs(mine["auc"] - mine["references_auc"]), 0.02),
+                    marked(near, wide),
+                    *(marked(mine[key] - nothing[key], 0.03) for key in ("auc_retain", "auc_test")),
+                    marked(lost, 0.3, 1),
+                    marked(mine["cfr"], 0.08),
+                )
+            )
+    return markdown(lines)
 
 
 def told(name: str, value: float | None, digits: int) -> str:
@@ -126,7 +210,7 @@ def standard_of(task: str) -> str:
 
 
 def summary_of(tasks: tuple[str, ...] = MEASURED) -> str:
-    """Return one line for each scenario: what is told of the forgotten samples, and what is kept."""
+    """Return one line for each scenario: what is told of the forgotten samples, and what is kept, split by split."""
     lines: list[tuple[str, ...]] = [
         (
             "scenario",
@@ -141,21 +225,26 @@ def summary_of(tasks: tuple[str, ...] = MEASURED) -> str:
         )
     ]
     for task in tasks:
-        rows, others = rows_of(task), rows_of(task, "rivals")
+        splits, others = splits_of(task), rows_of(task, "rivals") if task in TASKS else {}
         best = best_peer(others)
-        ideal, folds, retrained = rows["all but D"], rows["K = 4 by group"], rows["retrained"]
-        low, high = retrained["floor"]
+        peer = "none changed anything" if best is None else f"{others[best]['auc']:.2f} ({best})"
+        mine, retrained = [practical(rows) for rows in splits], [rows["retrained"] for rows in splits]
         lines.append(
             (
                 f"`{task}`",
-                f"{low:.2f} to {high:.2f}",
-                shown(rows["do-nothing"]["auc"], 2),
-                shown(others["class-mean"]["auc"], 2),
-                "none changed anything" if best is None else f"{others[best]['auc']:.2f} ({best})",
-                f"**{folds['auc']:.3f}** ({folds['references_auc']:.3f})",
-                shown(ideal["auc"]),
-                f"{folds['accuracy']:.3f} ({retrained['accuracy']:.3f})",
-                shown(folds["cfr"]),
+                beside([span(row["floor"]) for row in retrained]),
+                beside([shown(rows["do-nothing"]["auc"], 2) for rows in splits]),
+                shown(others["class-mean"]["auc"], 2) if others else "",
+                peer if others else "",
+                beside([f"**{row['auc']:.3f}** ({row['references_auc']:.3f})" for row in mine]),
+                beside([shown(rows[starting(rows, "all but D")]["auc"]) for rows in splits]),
+                beside(
+                    [
+                        f"{row['accuracy']:.3f} ({other['accuracy']:.3f})"
+                        for row, other in zip(mine, retrained, strict=True)
+                    ]
+                ),
+                beside([shown(row["cfr"]) for row in mine]),
             )
         )
     return markdown(lines)
@@ -163,7 +252,7 @@ def summary_of(tasks: tuple[str, ...] = MEASURED) -> str:
 
 def picture_of(tasks: tuple[str, ...] = MEASURED) -> str:
     """Return the AUC of U-LiRA as a picture: before, after by both targets, and where retrained models lie."""
-    left, step, top, bottom = 130, 460, 46, 40
+    left, step, top, bottom = 170, 430, 46, 40
     height = top + 34 * len(tasks) + bottom
 
     def x(auc: float) -> str:
@@ -174,8 +263,9 @@ def picture_of(tasks: tuple[str, ...] = MEASURED) -> str:
         'font-family="system-ui, sans-serif" font-size="13">',
         '<title id="t">How well the strongest attack finds the forgotten samples: '
         + "; ".join(
-            f"{task} {rows['do-nothing']['auc']:.2f} before, {rows['K = 4 by group']['auc']:.2f} after"
-            for task, rows in ((task, rows_of(task)) for task in tasks)
+            f"{task} {beside([shown(rows['do-nothing']['auc'], 2) for rows in splits])} before, "
+            f"{beside([shown(practical(rows)['auc'], 2) for rows in splits])} after"
+            for task, splits in ((task, splits_of(task)) for task in tasks)
         )
         + "</title>",
         "<style>text{fill:#24292f}.f{fill:#0072b2;opacity:.25}.g{stroke:#8c959f;stroke-width:1}.b{fill:#d55e00}"
@@ -183,22 +273,25 @@ def picture_of(tasks: tuple[str, ...] = MEASURED) -> str:
         "@media(prefers-color-scheme:dark){text{fill:#e6edf3}.f{fill:#56b4e9}.b{fill:#f0803c}.d{stroke:#e6c200}.a{fill:#2fc49a}}"
         "</style>",
     ]
-    legend = [("b", "before"), ("d", "class-mean"), ("a", "with references"), ("f", "retrained models")]
-    for at, (kind, name) in enumerate(legend):
-        here = left + 125 * at
+    legend = [
+        ("b", "before", 90),
+        ("d", "class-mean", 190),
+        ("a", "with references", 320),
+        ("f", "retrained models", 475),
+    ]
+    for kind, name, here in legend:
         parts.append(_mark(kind, float(here), 16.0) + f'<text x="{here + 14}" y="20">{name}</text>')
     for at, task in enumerate(tasks):
-        rows, others, y = rows_of(task), rows_of(task, "rivals"), top + 34 * at + 12
-        low, high = rows["retrained"]["floor"]
+        splits, y = splits_of(task), top + 34 * at + 12
+        low = min(rows["retrained"]["floor"][0] for rows in splits)
+        high = max(rows["retrained"]["floor"][1] for rows in splits)
         parts.append(f'<text x="{left - 14}" y="{y + 4}" text-anchor="end">{task}</text>')
         parts.append(f'<path class="g" d="M{left} {y}H{left + step}"/>')
         parts.append(f'<rect class="f" x="{x(low)}" y="{y - 12}" width="{step * (high - low) / 0.6:.1f}" height="24"/>')
-        for kind, auc in (
-            ("b", rows["do-nothing"]["auc"]),
-            ("d", others["class-mean"]["auc"]),
-            ("a", rows["K = 4 by group"]["auc"]),
-        ):
-            parts.append(_mark(kind, float(x(auc)), float(y)))
+        marks = [("b", rows["do-nothing"]["auc"]) for rows in splits]
+        marks += [("d", rows_of(task, "rivals")["class-mean"]["auc"])] if task in TASKS else []
+        marks += [("a", practical(rows)["auc"]) for rows in splits]
+        parts += [_mark(kind, float(x(auc)), float(y)) for kind, auc in marks]
     y = top + 34 * len(tasks)
     parts += [
         f'<text x="{x(tick)}" y="{y + 14}" text-anchor="middle">{tick:g}</text>'
@@ -323,11 +416,10 @@ def blocks() -> dict[str, str]:
         "alternatives": alternatives_of(),
         "attacks": attacks_of(),
         "costs": costs_of(),
+        "distances": distances_of(),
         "summary": summary_of(),
     }
-    for path in RESULTS.glob("out-of-fold-*-confirm-0.json"):
-        task = path.name.removeprefix("out-of-fold-").removesuffix("-confirm-0.json")
-        found[f"confirm {task}"] = table_of(task, "confirm")
+    found |= {f"confirm {task}": confirmed(task) for task in MEASURED}
     for task in TASKS:
         found[f"rivals {task}"] = table_of(task, "rivals")
         if any(RESULTS.glob(f"audit-{task}-forsaken-all-4-standard-8-*.json")):
