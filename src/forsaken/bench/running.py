@@ -65,6 +65,21 @@ def groups_of(trials: Iterable[Trial]) -> list[list[Trial]]:
     return list(found.values())
 
 
+def parts_of(group: Sequence[Trial]) -> list[list[Trial]]:
+    """Cut a group into parts that can run side by side; the first one trains the models that all of them share.
+
+    A row that takes trainings of its own is one part, with all that is measured of it. Models that the store does not
+    hold (those of studies and of canaries) would be trained again by each part, so that such a group stays whole.
+    """
+    if any(trial.kind in _WHOLE for trial in group):
+        return [list(group)]
+    rows: dict[str, list[Trial]] = {}
+    for trial in group:
+        rows.setdefault(trial.row if _trainings(trial) >= 1 else "", []).append(trial)
+    short = [rows.pop("")] if "" in rows else []
+    return [*short, *rows.values()]
+
+
 def run_trials(
     trials: Sequence[Trial],
     folder: Path,
@@ -87,7 +102,8 @@ def run_trials(
     store : Path
         Where trained models are kept, so that no later trial trains them again.
     engine, workers, gpus
-        See `forsaken.engine.fan_out`. An item is a group of trials that share their trained models.
+        See `forsaken.engine.fan_out`. An item is a group of trials that share their trained models. Processes cut
+        groups up (`parts_of`): first come the shared models and the short trials, then the long ones.
     anew : bool
         Whether saved trials are measured again. Each is replaced when its new numbers are there, so that a run that is
         stopped loses none. Trained models of the store are used unless the code that trains them has changed.
@@ -123,28 +139,35 @@ def run_trials(
             torch.set_num_threads(1)  # as many threads as cores in each of many workers would slow all of them down
             return _measure(group, folder, store, silent, lambda: None)
 
-        def received(at: int, found: _Found) -> None:
-            # A worker saves where it runs; on a cluster that may be another disk, so it is saved here as well.
-            for number, content in found.contents.items():
-                write(groups[at][number], folder, content)
-            told(len(found.contents))
-            failed.extend(found.failed)
+        # Only processes of this machine are sure to find each other's models in the store.
+        parts = [parts_of(group) if engine == "processes" else [group] for group in groups]
+        first, later = [own[0] for own in parts], [part for own in parts for part in own[1:]]
+        for stage, items in (("groups of trials", first), ("long trials", later)):
+            if not items:
+                continue
 
-        try:
-            fan_out(
-                side_by_side,
-                groups,
-                engine=engine,
-                workers=workers,
-                gpus=gpus,
-                progress=progress,
-                stage="groups of trials",
-                received=received,
-            )
-        except OutputError:
-            raise
-        except ForsakenError as error:  # a process died, or Ray could not go on
-            failed.append(str(error))
+            def received(at: int, found: _Found, items: list[list[Trial]] = items) -> None:
+                # A worker saves where it runs; on a cluster that may be another disk, so it is saved here as well.
+                for number, content in found.contents.items():
+                    write(items[at][number], folder, content)
+                told(len(found.contents))
+                failed.extend(found.failed)
+
+            try:
+                fan_out(
+                    side_by_side,
+                    items,
+                    engine=engine,
+                    workers=workers,
+                    gpus=gpus,
+                    progress=progress,
+                    stage=stage,
+                    received=received,
+                )
+            except OutputError:
+                raise
+            except ForsakenError as error:  # a process died, or Ray could not go on
+                failed.append(str(error))
     if failed:
         raise ForsakenError(
             f"{done} of {len(wanted)} trials are measured and saved, the others failed; the same command tries them "
@@ -282,6 +305,7 @@ def _sequence_trainings(trial: Trial) -> float:
 
 # Trainings of the kinds that need many models, which their settings decide.
 _STUDIES = {"sequence": _sequence_trainings, "truth": _truth_trainings, "worth": _worth_trainings}
+_WHOLE = frozenset({*_STUDIES, "exposure"}) - {"truth"}  # kinds whose models the store does not keep
 
 
 def _saved(folder: Path) -> _Seconds:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from forsaken.bench import running, trials
-from forsaken.bench.running import Cost, expected_costs, groups_of, run_trials, unfinished
+from forsaken.bench.running import Cost, expected_costs, groups_of, parts_of, run_trials, unfinished
 from forsaken.bench.scenarios.scenario import Scenario
 from forsaken.bench.trials import Changes, Trial, read
 from forsaken.errors import ForsakenError, ModelError, NothingForgottenError, OutputError
@@ -18,18 +18,28 @@ from forsaken.types import Tick
 
 FEW = Changes(epochs=2)
 TRIALS = [Trial("digits", seed, row, changes=FEW) for seed in (100, 101) for row in ("before", "paper", "retrained")]
-TIMES = ("seconds", "processor_seconds", "retrain_seconds", "retrain_processor_seconds", "train_seconds")
 
 
 def numbers(trial: Trial, folder: Path) -> dict[str, object]:
     content = read(trial, folder)
     assert content is not None
-    return {key: value for key, value in content["numbers"].items() if key not in TIMES}
+    return {key: value for key, value in content["numbers"].items() if "seconds" not in key}
 
 
 def test_trials_with_the_same_models_are_one_group() -> None:
     groups = groups_of([TRIALS[0], TRIALS[3], TRIALS[1]])
     assert groups == [[TRIALS[0], TRIALS[1]], [TRIALS[3]]]
+
+
+def test_rows_that_train_are_parts_of_their_own_after_the_short_ones() -> None:
+    rows = ("before", "smu", "references", "paper", "references")
+    kinds = ("forget", "forget", "forget", "forget", "white-box")
+    group = [Trial("digits", 0, row, kind) for row, kind in zip(rows, kinds, strict=True)]
+    before, smu, references, paper, seen = group
+    assert parts_of(group) == [[before, paper], [smu], [references, seen]]
+    assert parts_of([smu, references]) == [[smu], [references]]
+    studies = [Trial("digits", 0, "fold-models", "worth", {"folds": count}) for count in (2, 4)]
+    assert parts_of(studies) == [studies]  # both ask the same models, which only this process has
 
 
 def test_what_is_saved_is_not_measured_again(tmp_path: Path) -> None:
@@ -224,10 +234,11 @@ def test_a_disk_that_cannot_be_written_ends_the_run_at_once(tmp_path: Path, monk
 
 
 def test_processes_find_the_same_and_save_each_group_as_it_comes(tmp_path: Path) -> None:
+    wanted = [*TRIALS, Trial("digits", 100, "smu", changes=FEW)]
     one = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        run_trials(TRIALS, tmp_path / "local", tmp_path / "store-1")
+        run_trials(wanted, tmp_path / "local", tmp_path / "store-1")
     finally:
         torch.set_num_threads(one)
     seen: list[int] = []
@@ -236,10 +247,14 @@ def test_processes_find_the_same_and_save_each_group_as_it_comes(tmp_path: Path)
         if tick.stage == running.STAGE:
             seen.append(len(list((tmp_path / "side").rglob("*.json"))))
 
-    run_trials(TRIALS, tmp_path / "side", tmp_path / "store-2", engine="processes", workers=2, progress=watch)
+    run_trials(wanted, tmp_path / "side", tmp_path / "store-2", engine="processes", workers=2, progress=watch)
     assert seen[0] == 0
     assert seen[1] >= 3
-    assert seen[-1] == 6
-    assert [numbers(trial, tmp_path / "side") for trial in TRIALS] == [
-        numbers(trial, tmp_path / "local") for trial in TRIALS
+    assert seen[-2] == 6
+    assert seen[-1] == 7
+    # The part that trains more found the models of the first one: neither trained any again.
+    names = [{path.name for path in (tmp_path / store).iterdir()} for store in ("store-1", "store-2")]
+    assert names[0] == names[1]
+    assert [numbers(trial, tmp_path / "side") for trial in wanted] == [
+        numbers(trial, tmp_path / "local") for trial in wanted
     ]
