@@ -1,0 +1,107 @@
+"""What benchmarks/public_benchmark.py trains and judges, on a network and data that a CPU is done with in seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import benchmark_scripts
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from forsaken import Forsaken, Recipe, Training
+from forsaken.data.samples import Samples
+from forsaken.unlearning.methods import build
+
+MODELS = 4
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    with benchmark_scripts.script("public_benchmark") as found:
+        ascent = build("gradient-ascent", {"learning_rate": 1e-3, "epochs": 1})
+        methods = {found.OURS: Forsaken.out_of_fold(), "gradient ascent": ascent}
+        monkeypatch.setattr(found, "METHODS", methods)
+        monkeypatch.setattr(found, "ROWS", ("retrain", "do nothing", *methods))
+        yield found
+
+
+@pytest.fixture
+def task(script: ModuleType, tmp_path: Path) -> Any:
+    """Return forty pictures under random labels among a hundred and twenty with two clear classes."""
+    draw = np.random.default_rng(0)
+    labels = draw.integers(2, size=400)
+    inputs = draw.normal(size=(400, 60)) + 1.5 * labels[:, None] * (np.arange(60) < 6)
+    told = labels.copy()
+    told[:20] = 1 - told[:20]
+
+    def samples(rows: slice) -> Samples:
+        return Samples(torch.tensor(inputs[rows], dtype=torch.float32), torch.tensor(told[rows]))
+
+    training = Training(lambda: nn.Sequential(nn.Linear(60, 64), nn.ReLU(), nn.Linear(64, 2)), Recipe(60, 16, 3e-3))
+    sets = {"random": np.arange(20)}
+    return script.Task(samples(slice(160)), samples(slice(160, 400)), sets, training, "cpu", 0, tmp_path, 40)
+
+
+def test_ours_is_nearer_to_retraining_than_doing_nothing(script: ModuleType, task: Any) -> None:
+    for item in [("original", at) for at in range(MODELS)] + [("random", at) for at in range(2 * MODELS)]:
+        script.record(task, item)
+    rows = script.judged(task, MODELS)["random"]
+    assert list(rows) == ["retrain", "do nothing", script.OURS, "gradient ascent"]
+    assert rows[script.OURS]["klom_forget"] < 0.8 * rows["do nothing"]["klom_forget"]
+    assert rows["retrain"]["klom_forget"] < rows["do nothing"]["klom_forget"]
+    assert rows["retrain"]["passes"] == 60 * 140
+    assert rows[script.OURS]["passes"] > 0
+    assert rows["do nothing"]["passes"] is None
+    assert rows["gradient ascent"]["seconds"] > 0
+    low, high = rows["retrain"]["floor_p95"]
+    assert 0 <= low <= high
+
+
+def test_a_model_that_is_measured_is_not_trained_again(
+    script: ModuleType, task: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script.record(task, ("random", 0))
+    (path,) = task.folder.iterdir()
+    content = path.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(script, "retrained", lambda *_: pytest.fail("trained again"))
+        script.record(task, ("random", 0))
+    path.write_bytes(content[:50])  # cut off by a full disk
+    script.record(task, ("random", 0))
+    assert script.saved(path).keys() == script.saved(task.path("random", 0)).keys()
+    assert path.read_bytes() != content[:50]
+
+
+def test_what_decides_a_record_is_in_its_name(script: ModuleType, task: Any) -> None:
+    others = [
+        replace(task, seed=1),
+        replace(task, watched=41),
+        replace(task, training=Training(task.training.build, Recipe(61, 16, 3e-3))),
+        replace(task, sets={"random": np.arange(1, 21)}),
+    ]
+    names = {one.path("original", 0).name for one in [task, *others]}
+    assert len(names) == 5
+    assert task.path("original", 0) != task.path("original", 1)
+    assert task.path("random", 0) != replace(task, sets={"random": np.arange(1, 21)}).path("random", 0)
+
+
+def test_kept_and_validation_samples_that_are_measured_are_no_others(script: ModuleType, task: Any) -> None:
+    asked = task.asked("random")
+    assert torch.equal(asked["forget"].inputs, task.train.inputs[:20])
+    kept = {tuple(row.tolist()) for row in asked["retain"].inputs}
+    assert len(kept) == 40
+    assert not kept & {tuple(row.tolist()) for row in task.train.inputs[:20]}
+    unseen = {tuple(row.tolist()) for row in task.unseen.inputs}
+    assert not unseen & {tuple(row.tolist()) for row in asked["validation"].inputs}
+
+
+def test_the_networks_answers_are_logits_of_ten_classes(script: ModuleType) -> None:
+    network = script.resnet9()
+    assert network(torch.zeros(2, 3, 32, 32, dtype=torch.uint8)).shape == (2, 10)
+    assert sum(weight.numel() for weight in network.parameters()) == 2_274_880
