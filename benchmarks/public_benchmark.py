@@ -19,12 +19,13 @@ session too. Writes results/public-benchmark.json.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import io
 import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +39,10 @@ from forsaken._files import make_folder, write_atomically
 from forsaken._untrusted import UnreadableError, read_npz
 from forsaken.bench.datasets.store import data_folder, load_dataset
 from forsaken.bench.networks import Pixels
-from forsaken.bench.store import identity
+from forsaken.bench.store import content_hash, identity
 from forsaken.data.samples import Samples
 from forsaken.engine import fan_out
+from forsaken.errors import OutputError
 from forsaken.metrics import klom, klom_floor, klom_summary, margins
 from forsaken.models.logits import predict_logits
 from forsaken.progress import bars
@@ -155,6 +157,11 @@ class Task:
             "validation": self.validation.rows(np.arange(self._unseen, len(self.validation))[: self.watched]),
         }
 
+    @cached_property
+    def content(self) -> list[str]:
+        """The hashes of the data."""
+        return [content_hash(self.train), content_hash(self.validation)]
+
     @property
     def _unseen(self) -> int:
         return min(1000, len(self.validation) // 2)
@@ -173,15 +180,16 @@ class Task:
         """Return where the record of a model lies; its name holds all that decides it."""
         rooms = ("models",) if who != "original" else ("models", "references", "unlearning")
         facts = {
+            "network": str(self.training.build()),
+            "script": hashlib.sha256(Path(__file__).read_bytes()).hexdigest(),
+            "data": self.content,
             "recipe": self.training.recipe.to_dict(),
-            "rows": len(self.train),
-            "asked": [len(self.validation), self.watched],
+            "watched": self.watched,
             "sets": {name: rows.tolist() for name, rows in self.sets.items() if who in ("original", name)},
             "seed": self.seed,
             "device": torch.device(self.device).type,
             "torch": torch.__version__,
             "code": [source_hash(PACKAGE / room) for room in rooms],
-            "methods": {name: str(method) for name, method in METHODS.items()} if who == "original" else None,
         }
         return self.folder / f"{who.replace(' ', '-')}-{number}-{identity(facts)[:16]}.npz"
 
@@ -216,10 +224,12 @@ def original(task: Task, number: int) -> dict[str, Any]:
         kept = task.train.rows(np.random.default_rng(seed).permutation(rest)[: 20 * len(rows)])
         found |= measured(task, model, name, "do nothing")
         for row, method in METHODS.items():
-            done = method(model, forget, None, kept, references=table if "ascent" not in row else None, seed=seed)
+            given = table if "references" in method.about.needs or row == OURS else None
+            done = method(model, forget, None, kept, references=given, seed=seed)
             found |= measured(task, done.model, name, row)
             found[f"{row}|{name}|seconds"] = np.array(done.seconds)
-            found[f"{row}|{name}|passes"] = np.array(float(done.details.facts.get("sample_passes", np.nan)))
+            if "sample_passes" in done.details.facts:
+                found[f"{row}|{name}|passes"] = np.array(float(done.details.facts["sample_passes"]))
     return found
 
 
@@ -252,10 +262,17 @@ def saved(path: Path) -> dict[str, Any] | None:
 
 def judged(task: Task, models: int) -> dict[str, Any]:
     """Return every row of every set: KLoM by part, accuracy, seconds and sample passes."""
-    originals = [saved(task.path("original", number)) or {} for number in range(models)]
+
+    def record_of(who: str, number: int) -> dict[str, Any]:
+        found = saved(task.path(who, number))
+        if found is None:
+            raise OutputError(f"the record of {who} {number} is damaged or gone; run the script again")
+        return found
+
+    originals = [record_of("original", number) for number in range(models)]
     table: dict[str, Any] = {}
     for name in task.sets:
-        judges = [saved(task.path(name, number)) or {} for number in range(2 * models)]
+        judges = [record_of(name, number) for number in range(2 * models)]
         rows: dict[str, Any] = {}
         for row in ROWS:
             own = judges[models:] if row == "retrain" else originals
@@ -328,7 +345,9 @@ def main() -> None:
         "rows": judged(task, options.models),
     }
     options.results.mkdir(parents=True, exist_ok=True)
-    write_atomically(options.results / "public-benchmark.json", json.dumps(content, indent=1).encode() + b"\n")
+    write_atomically(
+        options.results / "public-benchmark.json", json.dumps(content, indent=1, allow_nan=False).encode() + b"\n"
+    )
     for name, rows in content["rows"].items():
         for row, found in rows.items():
             cells = "  ".join(f"{part} {found[f'klom_{part}_p95']:.2f}" for part in PARTS)

@@ -16,6 +16,7 @@ from torch import nn
 
 from forsaken import Forsaken, Recipe, Training
 from forsaken.data.samples import Samples
+from forsaken.errors import OutputError
 from forsaken.unlearning.methods import build
 
 MODELS = 4
@@ -33,7 +34,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 
 @pytest.fixture
 def task(script: ModuleType, tmp_path: Path) -> Any:
-    """Return forty pictures under random labels among a hundred and twenty with two clear classes."""
+    """Return two clear classes of 160 samples, of which 20 have the other label; these are forgotten."""
     draw = np.random.default_rng(0)
     labels = draw.integers(2, size=400)
     inputs = draw.normal(size=(400, 60)) + 1.5 * labels[:, None] * (np.arange(60) < 6)
@@ -58,6 +59,7 @@ def test_ours_is_nearer_to_retraining_than_doing_nothing(script: ModuleType, tas
     assert rows["retrain"]["passes"] == 60 * 140
     assert rows[script.OURS]["passes"] > 0
     assert rows["do nothing"]["passes"] is None
+    assert rows["gradient ascent"]["passes"] is None  # not reported, and no number that JSON does not know
     assert rows["gradient ascent"]["seconds"] > 0
     low, high = rows["retrain"]["floor_p95"]
     assert 0 <= low <= high
@@ -83,11 +85,16 @@ def test_what_decides_a_record_is_in_its_name(script: ModuleType, task: Any) -> 
         replace(task, seed=1),
         replace(task, watched=41),
         replace(task, training=Training(task.training.build, Recipe(61, 16, 3e-3))),
+        replace(task, training=Training(lambda: nn.Linear(60, 2), task.training.recipe)),
+        replace(task, validation=task.validation.rows(np.arange(239))),
         replace(task, sets={"random": np.arange(1, 21)}),
     ]
     names = {one.path("original", 0).name for one in [task, *others]}
-    assert len(names) == 5
+    assert len(names) == 7
     assert task.path("original", 0) != task.path("original", 1)
+    task.folder.mkdir(exist_ok=True)
+    with pytest.raises(OutputError, match="run the script again"):
+        script.judged(task, 2)
     assert task.path("random", 0) != replace(task, sets={"random": np.arange(1, 21)}).path("random", 0)
 
 

@@ -70,6 +70,7 @@ def audit(
     training: Training | Train | None = None,
     method: str | Unlearner | None = None,
     references: References | HeldOut | None = None,
+    curvature: bool = False,
     neighbours: str | View | None = AUTO,
     models: int | None = None,
     folder: Path | str | None = None,
@@ -117,6 +118,9 @@ def audit(
     references : References, optional
         The table that the method was given, with the forgotten rows still in it. "full" makes references for every
         original in the same way, which costs up to as many trainings for each original as the table has folds.
+    curvature : bool
+        Whether the method was given a `Curvature` of the training data without references: "full" measures that of
+        every original.
     neighbours : str, callable or None
         How altered copies of the forgotten samples are made, which are attacked as well: a name of
         `forsaken.models.augment.AUGMENTATIONS`, or a function ``(inputs, generator) -> inputs``. "auto": by the
@@ -162,6 +166,7 @@ def audit(
         oracle=oracle,
         training=training,
         method=chosen,
+        curvature=curvature,
         forward=forward,
         seed=checked_seed(seed),
         neighbours=neighbours_of(sets.forget, neighbours, training, checked_seed(seed)),

@@ -213,9 +213,7 @@ class Ensembles:
             )
         )
         spent = (time.perf_counter() - start) / len(seeds)
-        curvatures = [
-            Curvature.fit(model, Samples(sets.train.inputs), forward=self.inputs.forward) for model in models if plans
-        ]
+        curvatures = [self._curvature(model) for model in models if plans]
         tables: dict[HeldOut, list[References]] = {}
         for at, plan in enumerate(plans):
             width = (trainings - share) / len(plans)
@@ -242,6 +240,9 @@ class Ensembles:
         for (group, seed), records in found.items():
             self.cache.write(group, seed, records)
 
+    def _curvature(self, model: Any) -> Curvature:
+        return Curvature.fit(model, Samples(self.inputs.sets.train.inputs), forward=self.inputs.forward)
+
     def _unlearned(self, name: str, model: Any, seed: int, table: References | None) -> Record:
         """Make an original forget by a method, and return the measurements of the unlearned model."""
         sets, training, method = self.inputs.sets, self.inputs.training, self.methods[name]
@@ -253,6 +254,7 @@ class Ensembles:
                 sets.reference,
                 retain,
                 references=table,
+                curvature=self._curvature(model) if self.inputs.curvature and table is None else None,
                 training=training if isinstance(training, Training) else None,
                 forward=self.inputs.forward,
                 seed=seed,
@@ -294,6 +296,8 @@ class Ensembles:
         for name, method in self.methods.items():
             given = {"reference": sets.reference, "retain": self.retains.get(name, sets.retain)}
             held_out = self.references[name].to_dict() if name in self.references else None
+            if held_out is None and self.inputs.curvature:
+                held_out = {"curvature": True}
             own[name] = method_identity(identities[BEFORE], name, method, given, held_out)
         keys: dict[str, Mapping[str, str | None]] = {BEFORE: own, RETRAINED: {RETRAINED: identities[RETRAINED]}}
         return MeasurementCache(self.folder, keys, self._shapes, self.secret)

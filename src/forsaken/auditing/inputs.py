@@ -86,6 +86,8 @@ class AuditInputs:
         How models like these are trained.
     method : Unlearner or None
         The method that made the model forget; the full profile repeats it on other originals.
+    curvature : bool
+        Whether the method was given the curvature of the training data, and no references.
     neighbours : Samples or None
         Altered copies of the forgotten samples, with their labels.
     """
@@ -97,6 +99,7 @@ class AuditInputs:
     oracle: ShadowOracle | None = None
     training: Training | Train | None = None
     method: Unlearner | None = None
+    curvature: bool = False
     forward: Forward | None = None
     seed: int = 0
     neighbours: Samples | None = None

@@ -75,7 +75,8 @@ def parts_of(group: Sequence[Trial]) -> list[list[Trial]]:
         return [list(group)]
     rows: dict[str, list[Trial]] = {}
     for trial in group:
-        rows.setdefault(trial.row if _trainings(trial) >= 1 else "", []).append(trial)
+        long = trial.kind in _STUDIES or _trainings(trial) >= 1
+        rows.setdefault(trial.row if long else "", []).append(trial)
     short = [rows.pop("")] if "" in rows else []
     return [*short, *rows.values()]
 
@@ -305,7 +306,7 @@ def _sequence_trainings(trial: Trial) -> float:
 
 # Trainings of the kinds that need many models, which their settings decide.
 _STUDIES = {"sequence": _sequence_trainings, "truth": _truth_trainings, "worth": _worth_trainings}
-_WHOLE = frozenset({*_STUDIES, "exposure"}) - {"truth"}  # kinds whose models the store does not keep
+_WHOLE = frozenset({"exposure", "sequence", "worth"})  # kinds whose models the store does not keep
 
 
 def _saved(folder: Path) -> _Seconds:

@@ -23,7 +23,7 @@ from forsaken.data.samples import Samples
 from forsaken.errors import ForsakenError, InputError, OutputError, SettingsError, UnknownNameError
 from forsaken.jobs.certificate import Certificate, file_hash, settings_hash
 from forsaken.jobs.code import UserModel, inherited
-from forsaken.jobs.configuration import LEAST, MOST, Job, by_references, method_of, target_of
+from forsaken.jobs.configuration import LEAST, MOST, Job, by_curvature, by_references, method_of, target_of
 from forsaken.jobs.disclosure import audit_without_records
 from forsaken.jobs.formats import EstimatorFile, Format, load_model
 from forsaken.jobs.output import (
@@ -49,6 +49,7 @@ from forsaken.references.fitting import CUSTOM
 from forsaken.references.rows import units
 from forsaken.result import Result
 from forsaken.types import Array, Progress, Tick, silent
+from forsaken.unlearning.forsaken.method import GAUSS_NEWTON
 
 _SAME = 0.02  # by which a mean confidence may differ between machines
 _QUICK = 'profile = "quick" works'
@@ -198,6 +199,7 @@ def audit_job(plan: AuditPlan, progress: Progress = silent, *, engine: str = "lo
                 training=read.training,
                 method=method_of(job),
                 references=held_out,
+                curvature=_went_by_curvature(job, plan.folder),
                 neighbours=None if job.audit.neighbours == "none" else job.audit.neighbours,
                 models=plan.models or None,
                 folder=None if secret is None else plan.folder / AUDIT_MODELS,
@@ -225,6 +227,15 @@ def audit_job(plan: AuditPlan, progress: Progress = silent, *, engine: str = "lo
         found = sealed(found, secret)
     found.write(plan.folder / AUDITS[plan.profile])
     return found
+
+
+def _went_by_curvature(job: Job, folder: Path) -> bool:
+    """Return whether a run without references went by a curvature: as its result says or, without one, the job."""
+    try:
+        facts = Result.read(folder / RESULT).facts
+    except OutputError:
+        return by_curvature(job)
+    return job.references is None and facts.get("optimiser") == GAUSS_NEWTON
 
 
 def audit_cost(plan: AuditPlan, progress: Progress = silent) -> dict[str, Any]:

@@ -36,6 +36,7 @@ from forsaken.auditing.result import Profile
 from forsaken.errors import DataNotFoundError, SettingsError
 from forsaken.references.table import BUDGET
 from forsaken.unlearning.base import Unlearner
+from forsaken.unlearning.forsaken.method import GAUSS_NEWTON, Forsaken
 from forsaken.unlearning.forsaken.targets import OUT_OF_FOLD
 from forsaken.unlearning.methods import METHODS, build
 from forsaken.unlearning.stops import STOPS, Stop
@@ -618,6 +619,20 @@ def target_of(job: Job) -> str | None:
 def by_references(job: Job) -> bool:
     """Return whether the method goes by the table of references, and not only keeps it up to date."""
     return target_of(job) == OUT_OF_FOLD
+
+
+def by_curvature(job: Job) -> bool:
+    """Return whether the curvature of the training data holds the other answers, in a job without references.
+
+    It does less damage than single samples do (decision 16), so that it is the default where there are training data.
+    Any setting but those that it shares with the method by samples (`parameters`, `batch_size`) or has for itself asks
+    for samples, unless the job names the optimiser.
+    """
+    method = method_of(job)
+    if not isinstance(method, Forsaken) or job.references is not None or job.data.train is None:
+        return False
+    own = {name: getattr(method, name) for name in ("solver", "parameters", "batch_size")}
+    return method.optimiser == GAUSS_NEWTON or method == Forsaken(**own)
 
 
 def trains_again(job: Job) -> bool:

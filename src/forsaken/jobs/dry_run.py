@@ -123,7 +123,8 @@ def dry_run(job: Job, progress: Progress = silent) -> dict[str, Any]:
         return told
     tried = _tried(ready, method, reading, progress)
     offer = _offer(ready, tried.pop("unlearning"), progress)
-    return told | tried | {"offer": offer, "notes": [*told["notes"], *tried["notes"]]}
+    memory = max(told["memory_bytes"], _taken())  # what was tried took what a run takes, a curvature among it
+    return told | tried | {"memory_bytes": memory, "offer": offer, "notes": [*told["notes"], *tried["notes"]]}
 
 
 def _check_the_rest(job: Job) -> None:

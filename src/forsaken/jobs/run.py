@@ -22,12 +22,13 @@ from forsaken._keys import (
     read_signing_key,
     write_record_key,
 )
+from forsaken._random import Purpose, generator
 from forsaken.auditing.alarms import told_if_moved
 from forsaken.auditing.judgement import Judgement, Posteriors, compare, correct, judge
 from forsaken.data.record_hashes import record_hashes
 from forsaken.data.records import Records
 from forsaken.data.samples import Samples
-from forsaken.errors import ForsakenError, NotHeldOutError, OutputError, SettingsError
+from forsaken.errors import ForsakenError, ModelError, NotHeldOutError, OutputError, SettingsError
 from forsaken.jobs.certificate import FILE as CERTIFICATE
 from forsaken.jobs.certificate import (
     BothWeights,
@@ -41,7 +42,7 @@ from forsaken.jobs.certificate import (
 )
 from forsaken.jobs.cleaning import clean
 from forsaken.jobs.code import UserModel
-from forsaken.jobs.configuration import Job, by_references, method_of, target_of, trains_again
+from forsaken.jobs.configuration import Job, by_curvature, by_references, method_of, target_of, trains_again
 from forsaken.jobs.disclosure import pooled, without_records
 from forsaken.jobs.formats import Format, load_model
 from forsaken.jobs.output import ARRAYS, MASK, RECORD_KEY, REFERENCES_KEY, RESULT, check_there, weights_name
@@ -56,7 +57,7 @@ from forsaken.jobs.references import (
     without_table,
 )
 from forsaken.jobs.rows import Reader
-from forsaken.jobs.sets import JobSets, prepared_for, read_sets
+from forsaken.jobs.sets import JobSets, prepared_for, prepared_rows, read_sets
 from forsaken.jobs.stays import forgotten_by_removal, measured_again, what_stays, without_vocabulary
 from forsaken.models.logits import Forward, as_module, posteriors
 from forsaken.models.train import Training
@@ -64,6 +65,7 @@ from forsaken.models.weights import changes, drift, same_state
 from forsaken.oracles.shadow import ShadowOracle, top_posteriors
 from forsaken.progress import step
 from forsaken.provenance import provenance
+from forsaken.references.curvature import ROWS, Curvature, needs_single_rows
 from forsaken.references.table import References
 from forsaken.result import (
     ChainRequest,
@@ -78,6 +80,7 @@ from forsaken.result import (
 )
 from forsaken.types import Array, Progress, Tick, silent
 from forsaken.unlearning.base import Unlearned
+from forsaken.unlearning.forsaken.parameters import choose
 from forsaken.unlearning.forsaken.targets import BY_REFERENCES, claim_of
 from forsaken.unlearning.stops import stop_accuracy_loss, stop_unknown_answers
 from forsaken.verdict import FEW, YARDSTICKS, Evidence, decide
@@ -197,21 +200,53 @@ def unlearn_prepared(ready: Prepared, progress: Progress = silent, **changed: An
     }
     try:
         with _MODEL:
-            return method_of(job, **changed)(
+            start = time.perf_counter()
+            curvature, notes = _curvature(ready, progress)
+            measured = time.perf_counter() - start
+            found = method_of(job, **changed)(
                 ready.loaded.model,
                 sets.forget,
                 sets.reference,
                 sets.retain,
                 references=None if ready.table is None else ready.table.table,
+                curvature=curvature,
                 training=_training(ready),
                 forward=ready.loaded.forward,
                 seed=job.method.seed,
                 progress=progress,
             )
+            details = replace(found.details, notes=(*notes, *found.details.notes))
+            return replace(found, seconds=found.seconds + measured * (curvature is not None), details=details)
     except ForsakenError as error:
         if error.field not in remedies or not error.remedy:
             raise
         raise error.with_remedy(remedies[error.field]) from error
+
+
+def _curvature(ready: Prepared, progress: Progress) -> tuple[Curvature | None, list[str]]:
+    """Measure the curvature of the model on some of its training data, for a method that goes by it without a table.
+
+    None where the job goes by samples, or where the model is none that a curvature is measured of in a short time; then
+    with a note.
+    """
+    if not by_curvature(ready.job):
+        return None, []
+    rows, loaded = ready.sets.rows["train"], ready.loaded
+    draw = generator(ready.job.method.seed, Purpose.JOB_CURVED_ROWS)
+    drawn = np.sort(draw.permutation(len(rows))[:ROWS])
+    samples = Samples(prepared_rows(ready.job, loaded, rows.take(drawn)).inputs)
+    free = choose(as_module(loaded.model), getattr(method_of(ready.job), "parameters", None))
+    why = "it would take a pass for each row"
+    try:
+        if not needs_single_rows(loaded.model, samples, forward=loaded.forward):
+            found = Curvature.fit(loaded.model, samples, forward=loaded.forward, progress=progress)
+            if found.names & free.keys():
+                # `share` tells how much the model has learnt; here these rows are a sample already.
+                return replace(found, share=found.share * len(drawn) / len(rows)), []
+            why = "the weights that may change have none"
+    except (ModelError, RuntimeError):  # its text may show what a user's own code says of a record
+        why = "none can be measured of this model"
+    return None, [f"the curvature of the training data was not measured ({why}): samples held the other answers"]
 
 
 def _training(ready: Prepared) -> Training | None:

@@ -23,7 +23,7 @@ import copy
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -423,6 +423,23 @@ class Curvature:
         return cls(factors, diagonals, rows, share, weights)
 
 
+def needs_single_rows(model: object, data: object, *, forward: Forward | None = None) -> bool:
+    """Return whether the sums of some weights need the gradients of each row by itself: a much longer pass.
+
+    These are the weights of recurrent layers, of attention's joint projection, of exported programs, and weights that
+    layers share.
+
+    >>> needs_single_rows(nn.Linear(3, 2), torch.eye(3)), needs_single_rows(nn.Bilinear(3, 3, 2), torch.eye(3),
+    ...     forward=lambda model, rows: model(rows, rows))
+    (False, True)
+    """
+    work = copy.deepcopy(as_module(model))
+    trainable = {name for name, weight in work.named_parameters() if weight.requires_grad}
+    adapter = LogitModel(work.requires_grad_(False), forward)
+    with evaluation(adapter):
+        return bool(_Layers.of(adapter, Samples.read(data, "data", labels=False).rows([0]), trainable).others)
+
+
 def _summed(
     module: nn.Module,
     samples: Samples,
@@ -438,7 +455,10 @@ def _summed(
     work = copy.deepcopy(module)
     trainable = {name for name, weight in work.named_parameters() if weight.requires_grad}
     adapter = LogitModel(work.requires_grad_(False), forward)
-    with evaluation(adapter), torch.enable_grad():
+    # cuDNN has no backward pass for recurrent layers in evaluation mode; the native kernels have.
+    recurrent = any(isinstance(part, nn.RNNBase) for part in work.modules())
+    kernels = torch.backends.cudnn.flags(enabled=False) if recurrent else nullcontext()
+    with evaluation(adapter), torch.enable_grad(), kernels:
         layers = _Layers.of(adapter, samples.rows(drawn[:2]), trainable)
         sums = layers.zeros() if subtract_from is None else _moved(subtract_from, adapter.device)
         sign = 1 if subtract_from is None else -1
@@ -538,23 +558,25 @@ class _Layers:
 
         def note(layer: nn.Module, given: tuple[Tensor, ...], keywords: dict[str, Tensor], output: Tensor) -> None:
             first = given[0] if given else next(iter(keywords.values()))
-            seen.append((named[id(layer)], first.detach(), output))
+            if output.requires_grad:  # a part of the model may be called under torch.no_grad
+                seen.append((named[id(layer)], first.detach(), output))
 
         with _hooked(self.layers.values(), note):
             logits = self.adapter(self.adapter.place(inputs))
         centred = logits - logits.mean(1, keepdim=True)
         signs = torch.from_numpy(_signs(hashes, logits.shape[1])).to(centred)
         wanted = [*(output for *_, output in seen), *self.others.values()]
-        if not wanted:
+        if not wanted or not logits.requires_grad:
             return
         # g = ∂⟨v, c(z)⟩/∂(output of each layer), and the same for the weights in `others`
         found = torch.autograd.grad((signs * centred).sum(), wanted, allow_unused=True)
         for (name, given, _), gradient in zip(seen, found[: len(seen)], strict=True):
             if gradient is not None:
                 _add_layer(factors[name], self.layers[name], given, gradient, sign)
-        for name, gradient in zip(self.others, found[len(seen) :], strict=True):
-            if gradient is None:
+        for name, slope in zip(self.others, found[len(seen) :], strict=True):
+            if slope is None:
                 continue
+            gradient = slope.to_dense() if slope.is_sparse else slope
             if gradient.dim() < 2:
                 diagonals[name] += sign * gradient.reshape(-1).to(diagonals[name]).square()
                 continue

@@ -10,7 +10,7 @@ import pytest
 import torch
 from audit_case import METHOD, RECIPE, Small, build
 
-from forsaken import METHODS, Forsaken, Recipe, Training
+from forsaken import METHODS, Curvature, Forsaken, Recipe, Training
 from forsaken.auditing.ensembles import Ensembles
 from forsaken.auditing.inputs import AuditInputs
 from forsaken.bench.wrapped import InTurn
@@ -231,3 +231,21 @@ def test_the_settings_of_a_method_within_a_method_decide_its_place(trained, tmp_
     ]
     assert None not in keys
     assert keys[0] != keys[1]
+
+
+def test_each_original_gets_a_curvature_of_its_own_where_the_method_had_one(trained, tmp_path):
+    plain, method = ensembles(trained, tmp_path), Forsaken()
+    ours = Ensembles(replace(plain.inputs, curvature=True), {"unlearned": method}, 2, 3, 30, tmp_path)
+    found = ours.measure()
+    sets = ours.inputs.sets
+    for at, (_, seed) in enumerate(ours.models[:2]):
+        model = Training(build, FAST).run(sets.train, seed=seed)
+        curvature = Curvature.fit(model, Samples(sets.train.inputs))
+        result = method(model, sets.forget, sets.reference, sets.retain, curvature=curvature, seed=seed)
+        assert result.details.facts["optimiser"] == "gauss-newton"
+        expected = margins(result.model(trained.forget.inputs).detach().double().numpy(), trained.forget.labels.numpy())
+        assert np.allclose(found.margins["unlearned"]["forget"][at], expected, atol=1e-2)
+    # It decides where a measurement is kept: samples in place of the curvature would be another one.
+    other = Ensembles(plain.inputs, {"unlearned": method}, 2, 3, 30, tmp_path)
+    assert {model for model in other.missing() if model[0] == "before"} == set(other.models[:2])
+    assert ours.missing() == []

@@ -86,6 +86,103 @@ def test_the_same_seed_gives_the_same_weights(folder: Path) -> None:
     assert found[0] == found[1] != found[2]
 
 
+USUAL = {"iterations": None}  # the default settings: the world's own jobs take fewer iterations
+
+
+def test_without_references_the_curvature_of_the_training_data_holds_the_other_answers(folder: Path) -> None:
+    found = run(write_job(folder, method=USUAL))
+    assert found["facts"]["optimiser"] == "gauss-newton"
+    assert found["facts"]["target"] == "class-mean"
+    assert not [note for note in found["notes"] if "not measured" in note]
+    told = forsaken("unlearn", folder / "forsaken.toml", "--dry-run", "--json")
+    assert told.code == 0, told.out
+    assert json.loads(told.out)["memorised"] is True
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"method": {"iterations": 12}},  # a setting of the method with samples asks for it
+        {"method": USUAL | {"penalty": 1e-4}},
+        {"method": USUAL | {"optimiser": "owlqn"}},
+        {"method": USUAL | {"target": "uniform"}},
+        {"method": USUAL, "data": {"train": None, "retain": "kept.parquet"}},  # nothing to measure it on
+    ],
+)
+def test_samples_hold_the_other_answers_where_the_job_asks_for_it_or_has_no_training_data(
+    folder: Path, changes: dict[str, Any]
+) -> None:
+    found = run(write_job(folder, **changes))
+    assert found["facts"].get("optimiser") != "gauss-newton"
+    assert "penalty" in found["facts"]
+
+
+NORMED = """
+import torch
+from torch import nn
+
+
+def net():
+    return nn.Sequential(nn.Linear(12, 24), nn.ReLU(), nn.LayerNorm(24), nn.Linear(24, 4))
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inside, self.last = nn.LSTM(3, 16, batch_first=True), nn.Linear(16, 4)
+
+    def forward(self, rows):
+        return self.last(self.inside(rows.reshape(-1, 4, 3))[0][:, -1])
+
+"""
+
+
+def learn(folder: Path, factory: str) -> None:
+    """Put another network in the place of the world's, and let it learn the same."""
+    (folder / "model.py").write_text(NORMED)
+    names: dict[str, Any] = {}
+    exec(NORMED, names)
+    torch.manual_seed(0)
+    network = names[factory]()
+    x, y = (torch.from_numpy(part) for part in SETS["train"])
+    optimiser = torch.optim.Adam(network.parameters(), 1e-2)
+    for _ in range(250):
+        optimiser.zero_grad()
+        torch.nn.functional.cross_entropy(network(x), y).backward()
+        optimiser.step()
+    safetensors.torch.save_file(network.state_dict(), folder / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("factory", "method", "why"),
+    [
+        ("net", {"parameters": ["2.*"]}, "the weights that may change have none"),  # a norm layer alone
+        ("Recurrent", {}, "it would take a pass for each row"),
+    ],
+)
+def test_where_no_curvature_can_be_had_samples_hold_the_answers_and_a_note_says_so(
+    folder: Path, factory: str, method: dict[str, Any], why: str
+) -> None:
+    learn(folder, factory)
+    job = write_job(
+        folder, model={"factory": f"model:{factory}"}, method=USUAL | method, output={"allow": ["accuracy-loss"]}
+    )
+    found = run(job)
+    assert "penalty" in found["facts"]
+    assert any(f"was not measured ({why})" in note for note in found["notes"])
+    # A full audit repeats on other models what was done, and not what the job would do by default.
+    if factory == "net":
+        write_job(
+            folder,
+            model={"factory": f"model:{factory}"},
+            method=USUAL | method,
+            output={"allow": ["accuracy-loss"]},
+            audit={"profile": "full", "models": 4, "recipe": {"epochs": 2, "batch_size": 32, "learning_rate": 1e-2}},
+        )
+        ended = forsaken("audit", job)
+        assert ended.code in (0, 4), ended.err
+
+
 def test_the_certificate_speaks_of_these_weights_and_records(folder: Path) -> None:
     found = run(write_job(folder))
     out, told = folder / "forgotten", certificate(folder / "forgotten")

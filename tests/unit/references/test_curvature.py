@@ -20,7 +20,7 @@ from forsaken import Curvature, References
 from forsaken.errors import InputError, ModelError, SettingsError
 from forsaken.models.weights import fingerprint
 from forsaken.references import curvature as place
-from forsaken.references.curvature import Moment
+from forsaken.references.curvature import Moment, needs_single_rows
 
 CLASSES = 3
 SIGNS = np.array(list(itertools.product((-1.0, 1.0), repeat=CLASSES)))
@@ -754,3 +754,40 @@ def test_models_that_are_called_in_another_way() -> None:
     one = nn.Linear(4, 1).double()
     single = Curvature.fit(one, rows)
     assert single.factors["weight"].outputs.diagonal.shape == (1,), "a single column stands for two classes"
+
+
+class Backbone(nn.Module):
+    """A dense layer behind one that is called without gradients, as a frozen backbone is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(5, 7), nn.Linear(7, 3)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        with torch.no_grad():
+            hidden = self.first(rows).relu()
+        return self.last(hidden)
+
+
+def test_a_part_that_is_called_without_gradients_adds_nothing() -> None:
+    torch.manual_seed(0)
+    model, rows = Backbone(), torch.randn(30, 5)
+    found = Curvature.fit(model, rows)
+    assert (
+        sum(float(part.abs().sum()) for part in found.factors["first.weight"].inputs.parts() if part is not None) == 0
+    )
+    assert sum(float(part.abs().sum()) for part in found.factors["last.weight"].inputs.parts() if part is not None) > 0
+    assert needs_single_rows(nn.EmbeddingBag(9, 4, sparse=True), torch.arange(6).reshape(3, 2))
+    assert not needs_single_rows(model, rows)
+
+
+def test_gradients_that_come_sparse_are_added_like_others() -> None:
+    torch.manual_seed(0)
+    bags = torch.randint(9, (20, 3))
+    dense = nn.EmbeddingBag(9, 4)
+    sparse = nn.EmbeddingBag(9, 4, sparse=True)
+    sparse.load_state_dict(dense.state_dict())
+    one, two = (Curvature.fit(model, bags).factors["weight"] for model in (dense, sparse))
+    for left, right in ((one.inputs, two.inputs), (one.outputs, two.outputs)):
+        for first, second in zip(left.parts(), right.parts(), strict=True):
+            assert (first is None and second is None) or torch.allclose(first, second)
