@@ -80,6 +80,7 @@ from forsaken.result import (
 )
 from forsaken.types import Array, Progress, Tick, silent
 from forsaken.unlearning.base import Unlearned
+from forsaken.unlearning.forsaken.method import GAUSS_NEWTON, SMALL
 from forsaken.unlearning.forsaken.parameters import choose
 from forsaken.unlearning.forsaken.targets import BY_REFERENCES, claim_of
 from forsaken.unlearning.stops import stop_accuracy_loss, stop_unknown_answers
@@ -226,26 +227,28 @@ def unlearn_prepared(ready: Prepared, progress: Progress = silent, **changed: An
 def _curvature(ready: Prepared, progress: Progress) -> tuple[Curvature | None, list[str]]:
     """Measure the curvature of the model on some of its training data, for a method that goes by it without a table.
 
-    None where the job goes by samples, or where the model is none that a curvature is measured of in a short time; then
-    with a note.
+    None where the job goes by samples, and, with a note, where a curvature would serve the model no better or cannot be
+    measured in a short time.
     """
-    if not by_curvature(ready.job):
+    job, loaded = ready.job, ready.loaded
+    if not by_curvature(job):
         return None, []
-    rows, loaded = ready.sets.rows["train"], ready.loaded
-    draw = generator(ready.job.method.seed, Purpose.JOB_CURVED_ROWS)
-    drawn = np.sort(draw.permutation(len(rows))[:ROWS])
-    samples = Samples(prepared_rows(ready.job, loaded, rows.take(drawn)).inputs)
-    free = choose(as_module(loaded.model), getattr(method_of(ready.job), "parameters", None))
-    why = "it would take a pass for each row"
-    try:
-        if not needs_single_rows(loaded.model, samples, forward=loaded.forward):
-            found = Curvature.fit(loaded.model, samples, forward=loaded.forward, progress=progress)
-            if found.names & free.keys():
+    rows, method = ready.sets.rows["train"], method_of(job)
+    free = choose(as_module(loaded.model), getattr(method, "parameters", None))
+    asked = getattr(method, "optimiser", None) == GAUSS_NEWTON
+    why = "the model has few weights for what it has learnt"
+    if asked or sum(weight.numel() for weight in free.values()) >= SMALL * len(rows) * len(ready.sets.classes):
+        draw = generator(job.method.seed, Purpose.JOB_CURVED_ROWS)
+        drawn = np.sort(draw.permutation(len(rows))[:ROWS])
+        samples = Samples(prepared_rows(job, loaded, rows.take(drawn)).inputs)
+        why = "it would take a pass for each row"
+        try:
+            if asked or not needs_single_rows(loaded.model, samples, forward=loaded.forward):
+                found = Curvature.fit(loaded.model, samples, forward=loaded.forward, progress=progress)
                 # `share` tells how much the model has learnt; here these rows are a sample already.
                 return replace(found, share=found.share * len(drawn) / len(rows)), []
-            why = "the weights that may change have none"
-    except (ModelError, RuntimeError):  # its text may show what a user's own code says of a record
-        why = "none can be measured of this model"
+        except (ModelError, RuntimeError):  # its text may show what a user's own code says of a record
+            why = "none can be measured of this model"
     return None, [f"the curvature of the training data was not measured ({why}): samples held the other answers"]
 
 

@@ -16,7 +16,7 @@ from forsaken.data.records import Records
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError, OverlapError
 from forsaken.jobs.code import call, find
-from forsaken.jobs.configuration import Job, Source, by_curvature, trains_again
+from forsaken.jobs.configuration import Job, Source, trains_again
 from forsaken.jobs.formats import Format
 from forsaken.jobs.rows import NONMEMBERS, Reader, Rows, comparable
 from forsaken.models.logits import predict_logits
@@ -26,7 +26,7 @@ from forsaken.unlearning.stops import STOPS, override, stop_strange_inputs
 
 _JUDGED = 2000  # training rows, at most, that a run looks at to see what was kept
 _RETAIN_SHARE, _RETAIN_LEAST = 0.01, 50  # of the training data, where no retain set is named
-_RETAIN_BESIDE_CURVATURE, _RETAIN_MOST = 0.1, 1000  # small networks hold them in place beside it
+_RETAIN_BESIDE_REFERENCES, _RETAIN_MOST = 0.1, 1000  # small networks hold them in place beside the curvature
 # Whose labels must be the model's classes; samples of other sets may have classes of their own, and lose their labels.
 _LABELLED = ("retain", "kept", "test", "train")
 
@@ -232,8 +232,8 @@ def _retain(job: Job, train: Rows, forget: Rows) -> Rows | None:
     if not free.any():
         return None
     wanted = int(len(train) * _RETAIN_SHARE)
-    if job.references is not None or by_curvature(job):
-        wanted = max(wanted, min(int(len(train) * _RETAIN_BESIDE_CURVATURE), _RETAIN_MOST))
+    if job.references is not None:
+        wanted = max(wanted, min(int(len(train) * _RETAIN_BESIDE_REFERENCES), _RETAIN_MOST))
     # At most half, or nothing would be left to see what was kept.
     count = min(max(_RETAIN_LEAST, wanted), max(1, int(free.sum()) // 2))
     order = generator(job.method.seed, Purpose.JOB_DRAWN_RETAIN).permutation(len(train))

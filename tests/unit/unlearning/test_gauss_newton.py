@@ -443,7 +443,7 @@ def test_microbatches_play_no_role(
 def test_only_the_forgotten_samples_are_passed_and_in_small_networks_the_retained(
     small: bool, monkeypatch: pytest.MonkeyPatch, problem64: Problem, curved: Curvature, targets: Tensor
 ) -> None:
-    monkeypatch.setattr(method_place, "_SMALL", 10**9 if small else 0)
+    monkeypatch.setattr(method_place, "SMALL", 10**9 if small else 0)
     model, forget = copy.deepcopy(problem64.model), problem64.forget[0]
     known, seen = {tuple(row.tolist()) for row in forget}, set()
     model.register_forward_pre_hook(lambda _, given: seen.update(tuple(row.tolist()) for row in given[0]))

@@ -56,7 +56,7 @@ GAUSS_NEWTON = "gauss-newton"
 OPTIMISERS: dict[str, Callable[..., Found]] = {"lbfgs": lbfgs, "owlqn": owlqn}
 _PENALTY = 1e-3
 _LOOSER = 4.0  # the tolerance for views, which attackers do not know, and retain samples, over that for samples
-_SMALL = 20  # weights for each answer that a network has learnt; with fewer the curvature alone holds too little
+SMALL = 20  # weights for each answer that a network has learnt; with fewer the curvature alone holds too little
 _SPREAD = 0.5  # distance of two models that never saw a sample, over their logits' size, where it was not measured
 
 
@@ -361,12 +361,12 @@ class Forsaken(Unlearner):
         """Return the retain samples, whose answers are to stay, where the network is small for what it has learnt."""
         weights = sum(p.numel() for name, p in choose(student, self.parameters).items() if name in curvature.names)
         a_learnt_answer = weights / max(1.0, curvature.rows / curvature.share * classes)
-        if a_learnt_answer >= _SMALL:
+        if a_learnt_answer >= SMALL:
             return None
         if request.retain is None:
             notes.append(
                 f"the model has {a_learnt_answer:.1f} weights for each answer that it has learnt, and with fewer than "
-                f"{_SMALL} the curvature alone may not hold all that is to be kept; give retain= (a tenth of the "
+                f"{SMALL} the curvature alone may not hold all that is to be kept; give retain= (a tenth of the "
                 "training samples, say)"
             )
             return None
