@@ -42,7 +42,7 @@ from forsaken.bench.networks import Pixels
 from forsaken.bench.store import content_hash, identity
 from forsaken.data.samples import Samples
 from forsaken.engine import fan_out
-from forsaken.errors import OutputError
+from forsaken.errors import DataNotFoundError, OutputError
 from forsaken.metrics import klom, klom_floor, klom_summary, margins
 from forsaken.models.logits import predict_logits
 from forsaken.progress import bars
@@ -297,6 +297,11 @@ def loaded(options: argparse.Namespace) -> Task:
     train, test = (load_dataset("cifar10", split, size=(32, 32)) for split in ("train", "test"))
     data, validation = train.samples(), test.samples()
     folder = data_folder() / "unlearning-bench"
+    if gone := [f"{file}.txt" for file in SETS.values() if not (folder / f"{file}.txt").is_file()]:
+        raise DataNotFoundError(
+            f"{gone[0]} is not in the folder unlearning-bench of the datasets; put the benchmark's forget sets there, "
+            "one row number a line, counted in the order of CIFAR-10's training pictures"
+        )
     sets = {name: np.loadtxt(folder / f"{file}.txt", dtype=np.int64) for name, file in SETS.items()}
     if options.rows is not None:  # a small version, to try the script: the sets' pictures come with it
         inside = np.unique(np.concatenate([*sets.values(), np.arange(options.rows)]))
