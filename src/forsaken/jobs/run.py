@@ -194,7 +194,8 @@ def unlearn_prepared(ready: Prepared, progress: Progress = silent, **changed: An
     # What to do in a job file about an error of a method, by the argument that the error is about.
     remedies = {
         "reference": f"name some in [data] reference; forsaken unlearn {job.path} --dry-run says what can serve",
-        "curvature": f"add [references] and run: forsaken references fit {job.path}"
+        "curvature": "name all training data in [data] train, or add [references] and run: forsaken references fit "
+        f"{job.path}"
         if job.references is None
         else "name the table of references that lies beside these weights, or measure the curvature anew with: "
         f"forsaken references extend {job.path}",

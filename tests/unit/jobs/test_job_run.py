@@ -36,6 +36,7 @@ from forsaken.cli.exits import Exit
 from forsaken.data.readers import read_records
 from forsaken.data.record_hashes import record_hashes
 from forsaken.errors import CertificateError, ForsakenError, OracleError, OutputError, SettingsError
+from forsaken.jobs import audit as audit_place
 from forsaken.jobs.certificate import Certificate, file_hash
 from forsaken.oracles.shadow import ShadowOracle
 from forsaken.unlearning.forsaken.mask import Mask
@@ -176,23 +177,53 @@ def test_where_no_curvature_can_be_had_samples_hold_the_answers_and_a_note_says_
     found = run(job)
     assert "penalty" in found["facts"]
     assert any(f"was not measured ({why})" in note for note in found["notes"])
-    # A full audit repeats on other models what was done, and not what the job would do by default.
-    if factory == "net":
-        write_job(
-            folder,
-            model={"factory": f"model:{factory}"},
-            method=USUAL | method,
-            output={"allow": ["accuracy-loss"]},
-            audit={"profile": "full", "models": 4, "recipe": {"epochs": 2, "batch_size": 32, "learning_rate": 1e-2}},
-        )
-        ended = forsaken("audit", job)
-        assert ended.code in (0, 4), ended.err
+
+
+def test_a_full_audit_repeats_what_the_run_did_and_not_what_the_job_would_do_now(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learn(folder, "wide")
+    recipe = {"epochs": 2, "batch_size": 32, "learning_rate": 1e-2}
+    job = write_job(
+        folder,
+        model={"factory": "model:wide"},
+        method=USUAL,
+        output={"allow": ["accuracy-loss"]},
+        audit={"profile": "full", "models": 4, "recipe": recipe},
+    )
+    found, out, told = run(job), folder / "forgotten", list[bool]()
+    assert found["facts"]["optimiser"] == "gauss-newton"
+
+    def watched(*args: Any, **keywords: Any) -> Any:
+        told.append(keywords["curvature"])
+        return plain(*args, **keywords)
+
+    plain = audit_place.audit
+    monkeypatch.setattr(audit_place, "audit", watched)
+    assert forsaken("audit", job).code in (0, 4)
+    content = json.loads((out / "result.json").read_bytes())
+    del content["facts"]["optimiser"]  # as a run without a curvature writes it
+    (out / "result.json").write_text(json.dumps(content))
+    forsaken("audit", job)
+    (out / "result.json").unlink()
+    forsaken("audit", job)
+    assert told == [True, False, True]
 
 
 def test_a_small_network_goes_by_the_curvature_where_the_job_says_so(folder: Path) -> None:
     found = run(write_job(folder, method=USUAL | {"optimiser": "gauss-newton"}))
     assert found["facts"]["optimiser"] == "gauss-newton"
     assert found["seconds"] > 0
+
+
+def test_a_curvature_that_is_asked_for_needs_training_data(folder: Path) -> None:
+    job = write_job(
+        folder, method=USUAL | {"optimiser": "gauss-newton"}, data={"train": None, "retain": "kept.parquet"}
+    )
+    ended = forsaken("unlearn", job)
+    assert ended.code == 2
+    assert "name all training data in [data] train" in " ".join(ended.err.split())
+    assert not (folder / "forgotten").exists()
 
 
 def test_the_certificate_speaks_of_these_weights_and_records(folder: Path) -> None:
