@@ -159,9 +159,8 @@ def _sized(rows: tuple[str, ...], sizes: Iterable[int]) -> dict[str, tuple[Line,
 
 
 def _folded(counts: Iterable[int], *, models: int, tables: int) -> tuple[Line, ...]:
-    return tuple(
-        Line("fold-models", f"folds={count}", {"folds": count, "models": models, "tables": tables}) for count in counts
-    )
+    shared = {"models": models, "tables": tables, "wholes": 2}
+    return tuple(Line("fold-models", f"folds={count}", {"folds": count} | shared) for count in counts)
 
 
 def _penalties() -> tuple[Line, ...]:

@@ -269,7 +269,7 @@ def expected_costs(
 
 def _shared(trial: Trial) -> int:
     """Return how many trainings the trials of a group share."""
-    return {"sequence": 3 * MODELS, "worth": 2 * int(trial.settings.get("models", 0)) + 1}.get(trial.kind, 3)
+    return {"sequence": 3 * MODELS, "worth": 2 * int(trial.settings.get("models", 0))}.get(trial.kind, 3)
 
 
 def _row_seconds(trial: Trial, training: float, saved: _Seconds) -> float:
@@ -293,8 +293,8 @@ def _truth_trainings(trial: Trial) -> float:
 
 
 def _worth_trainings(trial: Trial) -> float:
-    folds, models, tables = (int(trial.settings[name]) for name in ("folds", "models", "tables"))
-    return models + tables * (folds + max(2, folds // 4))
+    folds, models, tables, wholes = (int(trial.settings[name]) for name in ("folds", "models", "tables", "wholes"))
+    return models + tables * (folds + wholes)
 
 
 def _sequence_trainings(trial: Trial) -> float:

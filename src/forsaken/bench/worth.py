@@ -1,9 +1,9 @@
 """What references are worth: the estimate of a table beside the AUC at which U-LiRA tells such references.
 
 N originals draw folds of their own, in which the samples to forget are one group, and N retrained models judge the
-fold models' answers on these samples, and on test samples. The tables of the first originals are completed, with a
-quarter of their folds (two at least) trained twice. Each gives an estimate from one half of the test samples, as
-`References.fit` would; what is measured is on the other half. Every model takes as many steps as the target.
+fold models' answers on these samples, and on test samples. The tables of the first originals are completed, each with
+two models that learnt everything: the target, and another one. Each gives an estimate from one half of the test
+samples, as `References.fit` would; what is measured is on the other half. All models take as many steps as the target.
 """
 
 from __future__ import annotations
@@ -76,19 +76,16 @@ class WorthStage:
         """Return the models that are retrained without the samples to forget."""
         return [self._wanted(f"retrained-{at}", np.arange(self.rest)) for at in range(count)]
 
-    def target(self) -> Wanted:
-        """Return a model that learnt everything."""
-        return self._wanted("target", np.arange(len(self.train)))
+    def wholes(self, table: int, count: int) -> list[Wanted]:
+        """Return the models that learnt everything: a target, and others like it."""
+        return [self._wanted(f"whole-{table}-{at}", np.arange(len(self.train))) for at in range(count)]
 
     def fold_model(self, folds: int, table: int, at: int | None = None) -> Wanted:
-        """Return a model of a table: that of fold `at`, or without `at` that of the samples to forget.
-
-        From number `folds` on they are second trainings of the first folds.
-        """
+        """Return a model of a table: that of fold `at`, or without `at` that of the samples to forget."""
         groups = [*range(self.rest), *[-1] * (len(self.train) - self.rest)]
         fold = assign_folds(self._keys, groups, folds=folds, seed=1000 * self.seed + table)
         at = int(fold[self.rest]) if at is None else at
-        return self._wanted(f"{folds}-{table}-{at}", np.flatnonzero(fold != at % folds))
+        return self._wanted(f"{folds}-{table}-{at}", np.flatnonzero(fold != at))
 
     @cached_property
     def _keys(self) -> list[bytes]:
@@ -143,7 +140,7 @@ def staged(
     return WorthStage(scenario, device, store, progress)
 
 
-def measured(stage: WorthStage, *, folds: int, models: int, tables: int) -> dict[str, Any]:
+def measured(stage: WorthStage, *, folds: int, models: int, tables: int, wholes: int) -> dict[str, Any]:
     """Return how well U-LiRA tells fold models from retrained ones, beside the estimates of single tables.
 
     Parameters
@@ -156,12 +153,14 @@ def measured(stage: WorthStage, *, folds: int, models: int, tables: int) -> dict
         Originals with folds of their own; twice as many models are retrained.
     tables : int
         Complete tables, each of which gives an estimate.
+    wholes : int
+        The models of each table that learnt everything, its target included.
     """
     judges = stage.answers(stage.judges(2 * models))
     references = stage.answers([stage.fold_model(folds, table) for table in range(models)])
     own, theirs = ({name: stage.margins(of[name], name) for name in _SETS} for of in (references, judges))
     request = 1 - stage.rest / len(stage.train)
-    worths = [_worth(stage, folds, table) for table in range(tables)]
+    worths = [_worth(stage, folds, table, wholes) for table in range(tables)]
     auc = u_lira(own["forget"], theirs["forget"][:models]).auc
     estimates = [one.at(folds, request) for one in worths]
     expected = [expected_with(models, one, request) for one in worths]
@@ -182,16 +181,13 @@ def measured(stage: WorthStage, *, folds: int, models: int, tables: int) -> dict
     }
 
 
-def _worth(stage: WorthStage, folds: int, table: int) -> Worth:
+def _worth(stage: WorthStage, folds: int, table: int, wholes: int) -> Worth:
     """Return the estimate of one table, from the samples that are set aside for it."""
-    twice = min(folds, max(2, folds // 4))
-    numbers = range(folds + twice)
-    said = stage.answers([stage.target(), *(stage.fold_model(folds, table, at) for at in numbers)])["unseen"]
-    target, *own = (torch.from_numpy(one) for one in said)
-    pairs = [(own[folds + at], own[at]) for at in range(twice)]
-    found = worth_of(own[:folds], pairs, [target], count=folds)
+    models = [*(stage.fold_model(folds, table, at) for at in range(folds)), *stage.wholes(table, wholes)]
+    said = torch.from_numpy(stage.answers(models)["unseen"])
+    found = worth_of(list(said[:folds]), list(said[folds:]), count=folds)
     if found is None:
-        raise InputError(f"{len(target)} unseen samples are too few for an estimate; choose a larger scenario")
+        raise InputError(f"{said.shape[1]} unseen samples are too few for an estimate; choose a larger scenario")
     return found
 
 

@@ -306,7 +306,7 @@ class FoldResult:
 
 @dataclass(frozen=True)
 class CrossFit:
-    """The trainings of all folds, numbered: one for each fold, and then second ones of the first few folds.
+    """The trainings of a table, numbered: one for each fold, and then models that learn everything, like the target.
 
     Attributes
     ----------
@@ -333,8 +333,8 @@ class CrossFit:
         The augmented copies of its rows that each model is asked about too.
     unseen : Samples or None
         Samples that no model saw, which every model is asked about.
-    repeated : int
-        How many folds are trained a second time, with another seed: see `forsaken.references.worth`.
+    wholes : int
+        How many further models learn all rows, as the target did: see `forsaken.references.worth`.
     """
 
     train: Training | Train
@@ -348,7 +348,7 @@ class CrossFit:
     key: bytes = field(default=b"", repr=False)
     views: Views | None = None
     unseen: Samples | None = None
-    repeated: int = 0
+    wholes: int = 0
 
     def __post_init__(self) -> None:
         _check_train(self.train)
@@ -362,7 +362,7 @@ class CrossFit:
     @property
     def trainings(self) -> range:
         """The numbers of all trainings."""
-        return range(self.count + self.repeated)
+        return range(self.count + self.wholes)
 
     @cached_property
     def seeds(self) -> list[int]:
@@ -381,7 +381,7 @@ class CrossFit:
 
     def rows_of(self, at: int) -> tuple[Array, Array]:
         """Return the rows that the model of a training learns, and those that it never sees."""
-        return np.flatnonzero(self.fold != at % self.count), np.flatnonzero(self.fold == at % self.count)
+        return np.flatnonzero(self.fold != at), np.flatnonzero(self.fold == at)
 
     def run(
         self,
@@ -462,12 +462,15 @@ class CrossFit:
         return self._result(at, model, time.perf_counter() - start)
 
     def _result(self, at: int, model: Any, seconds: float) -> FoldResult:
+        unseen = None if self.unseen is None else predict_logits(model, self.unseen, forward=self.forward).float()
+        if unseen is not None and at >= self.count:
+            return FoldResult(unseen[:0], seconds, unseen=unseen)  # it has learnt every row, so it is asked about none
         rows = Samples(self.data.rows(self.rows_of(at)[1]).inputs)
         return FoldResult(
             predict_logits(model, rows, forward=self.forward).float(),
             seconds,
             None if self.views is None else asked_views(model, rows, self.views, self.forward),
-            None if self.unseen is None else predict_logits(model, self.unseen, forward=self.forward).float(),
+            unseen,
             model if self.keep_models else None,
         )
 
@@ -484,7 +487,7 @@ class CrossFit:
         try:
             about, tensors = read_safetensors(path)
             logits, seconds = tensors["logits"], float(about["seconds"])
-            views = None if self.views is None else tensors["views"]
+            views = None if self.views is None or at >= self.count else tensors["views"]
             unseen = None if self.unseen is None else tensors["unseen"]
         except (OSError, KeyError, ValueError):  # an `UnreadableError` is a `ValueError`
             return None  # damaged: the fold is trained again, and the file replaced

@@ -51,8 +51,7 @@ from forsaken.references.worth import GOAL, Worth, worth_of
 from forsaken.types import Array, Progress
 
 BUDGET = 8  # trainings in all, where the number of folds is chosen
-_START = 4  # folds that "auto" begins with; the number from which on a second training is cheap, too
-_PAIRS = 2  # folds that are trained twice, at least: the difference of one pair varies by a third
+_START = 4  # folds that "auto" begins with; from this number on one more model costs little beside them
 _GAIN = 0.02  # of AUC, for which it is worth while to begin anew with more folds
 
 Unlearn: TypeAlias = Callable[[Any, Samples, Tensor], Any]
@@ -158,8 +157,8 @@ class References:
             and kept in the table: a request then passes only the forgotten samples, and does less damage.
         second : Module or estimator, or bool, optional
             A model that was trained as `model` was, with another seed. The two tell how much retrained models differ,
-            which `worth` needs. By default two folds, or one in four, are trained a second time for that, where there
-            are four or more; True does so with fewer folds too, False never.
+            which `worth` needs. By default such a model is trained, where there are four folds or more; True does so
+            with fewer folds too, False never.
         budget : int, optional
             For "auto": the most trainings in all, 8 by default.
         views : int
@@ -216,10 +215,10 @@ class References:
         names = None if groups is None else group_hashes(groups, secret)
         units_of = as_keys(content), None if names is None else as_keys(names)
 
-        def plan(count: Any, repeated: int) -> CrossFit:
+        def plan(count: Any, wholes: int) -> CrossFit:
             fold = assign_folds(*units_of, folds=count, seed=start)
             return CrossFit(
-                train, samples, fold, steps, start, forward, keep_models, place, secret, viewed, others, repeated
+                train, samples, fold, steps, start, forward, keep_models, place, secret, viewed, others, wholes
             )
 
         whole = [each for each in (model, second) if each is not None and not isinstance(each, bool)]
@@ -227,7 +226,7 @@ class References:
         with reporter(progress) as report:
             how = {"engine": engine, "workers": workers, "progress": report}
             if checked is None:
-                done = _Done(plan(folds, _repeated(folds, second, others)), targets).run(how)
+                done = _Done(plan(folds, _wholes(folds, second, others)), targets).run(how)
             else:
                 done = _chosen(plan, checked, int(units(*units_of).max()) + 1, targets, how)
         fold, results = done.plan.fold, done.folds
@@ -606,20 +605,18 @@ class _Done:
     plan : CrossFit
         All trainings.
     targets : list of Tensor
-        The logits of unseen samples by one or two models that learnt everything; none where no sample is given.
+        The logits of unseen samples by models that learnt everything and are there already, the target first; none
+        where no sample is given.
     results : dict of int to FoldResult
         Of the trainings that were run, by their numbers.
     earlier : tuple of FoldResult
         The trainings of an earlier plan that this one replaced.
-    pairs : tuple of pairs of Tensor
-        The logits of unseen samples by pairs of models of that earlier plan which differ by their seeds alone.
     """
 
     plan: CrossFit
     targets: list[Tensor]
     results: dict[int, FoldResult] = field(default_factory=dict)
     earlier: tuple[FoldResult, ...] = ()
-    pairs: tuple[tuple[Tensor, Tensor], ...] = ()
 
     def run(self, how: Mapping[str, Any], numbers: Sequence[int] | None = None) -> _Done:
         """Return this with some more trainings, by default with all."""
@@ -629,8 +626,14 @@ class _Done:
 
     @property
     def folds(self) -> list[FoldResult]:
-        """The results of the folds in their order, without the second trainings."""
+        """The results of the folds in their order, without the models of everything."""
         return [self.results[at] for at in range(self.plan.count) if at in self.results]
+
+    @property
+    def wholes(self) -> list[Tensor]:
+        """The logits of unseen samples by all models that learnt everything, the target first."""
+        own = [each.unseen for at, each in self.results.items() if at >= self.plan.count]
+        return [*self.targets, *(each for each in own if each is not None)]
 
     @property
     def costs(self) -> Costs:
@@ -639,18 +642,10 @@ class _Done:
         return Costs(sum(each.seconds for each in every), len(every))
 
     @property
-    def seed_pairs(self) -> tuple[tuple[Tensor, Tensor], ...]:
-        """The logits of unseen samples by every two fold models that differ by their seeds alone."""
-        again = [at for at in self.results if at >= self.plan.count]
-        own = [(self.results[at].unseen, self.results[at - self.plan.count].unseen) for at in again]
-        return (*self.pairs, *((one, other) for one, other in own if one is not None and other is not None))
-
-    @property
     def worth(self) -> Worth | None:
         """The estimate from what was trained so far."""
         folds = [each.unseen for each in self.folds if each.unseen is not None]
-        given = [(self.targets[0], self.targets[1])] if len(self.targets) > 1 else []
-        return worth_of(folds, [*self.seed_pairs, *given], self.targets, count=self.plan.count)
+        return worth_of(folds, self.wholes, count=self.plan.count)
 
 
 def _checked_budget(budget: object, second: object, unseen: Samples | None) -> int:
@@ -664,8 +659,8 @@ def _checked_budget(budget: object, second: object, unseen: Samples | None) -> i
     if second is False or isinstance(allowed, bool) or not isinstance(allowed, int) or allowed < least:
         what = "second is False" if second is False else f"budget is {budget!r}"
         raise SettingsError(
-            f'{what}, expected {least} trainings or more for folds="auto": two folds, and one of them a second time '
-            "where second= is no model"
+            f'{what}, expected {least} trainings or more for folds="auto": two folds, and a second model of everything '
+            "where second= is none"
         )
     return allowed
 
@@ -674,11 +669,11 @@ def _is_model(second: object) -> bool:
     return second is not None and not isinstance(second, bool)
 
 
-def _repeated(folds: object, second: object, unseen: Samples | None) -> int:
-    """Return how many folds are trained a second time: a quarter of them, but no less than two."""
+def _wholes(folds: object, second: object, unseen: Samples | None) -> int:
+    """Return how many models are trained like the target, on everything."""
     if unseen is None or second is False or _is_model(second) or not isinstance(folds, int):
         return 0
-    return max(_PAIRS, folds // _START) if folds >= _START or second is True else 0
+    return int(folds >= _START or second is True)
 
 
 def _chosen(
@@ -686,23 +681,22 @@ def _chosen(
 ) -> _Done:
     """Train as many folds as the estimate asks for, within a budget of trainings in all.
 
-    Two of four folds (and one of them once more) come first. Where they show that four folds are too few, the budget
-    goes to more of them at once; otherwise the four are finished, and only then is it decided.
+    Two of four folds (and a second model of everything) come first. Where they show that four folds are too few, the
+    budget goes to more of them at once; otherwise the four are finished, and only then is it decided.
     """
     once = 2 - len(targets)  # 0 where a second model was given
     start = max(2, min(_START, budget - once, most))
-    again = min(once * _PAIRS, budget - start)
-    done = _Done(plan(start, again), targets).run(how, [0, 1, *range(start, start + once)])
+    done = _Done(plan(start, once), targets).run(how, [0, 1, *range(start, start + once)])
     if (worth := done.worth) is not None and worth.low < GOAL:
         done = done.run(how)
         worth = done.worth
     left = budget - len(done.results)
     if worth is None or worth.auc < GOAL:
         return done.run(how)
-    count = min(worth.folds_needed or left - once, left - once, most)
+    count = min(worth.folds_needed or left, left, most)
     if count <= start or worth.at(start) - worth.at(count) < _GAIN:
         return done.run(how)
-    return _Done(plan(count, once), targets, {}, tuple(done.results.values()), done.seed_pairs).run(how)
+    return _Done(plan(count, 0), done.wholes, {}, tuple(done.results.values())).run(how)
 
 
 def spread_of(own: Tensor, others: Sequence[Tensor | None]) -> float | None:

@@ -2,18 +2,23 @@
 
 A request moves a forgotten sample to where a fold's model has it. U-LiRA compares that, over many originals, with where
 retrained models have it. Retrained models differ from each other by their seeds alone (σ); fold models differ also
-because each lacks other rows. All of this can be seen on samples that no model learnt, without a request. With φ the
-margin of such a sample, K folds, and expectations over the draw of the folds and the seeds,
+because each lacks other rows. All of this can be seen on samples that no model learnt, without a request. With φ and ψ
+the margins of such a sample by K fold models and by T models that learnt everything (the target, and others like it),
+and expectations over the draw of the folds and the seeds,
 
-    two trainings of one fold                 E (φ - φ')² / 2          = σ²
-    the variance among the fold models        E Var(φ₁ ... φ_K)        = σ² + d² · K / (K - 1)
-    the target and the mean of fold models    E (φ_target - mean φ)²   = b² + σ² (1 + 1/K)
+    the variance among the models of everything   E Var(ψ₁ ... ψ_T)   = σ²
+    the variance among the fold models            E Var(φ₁ ... φ_K)   = σ² + d² · K / (K - 1)
+    the distance of their means                   E (mean ψ - mean φ)² = b² + σ² (1/T + 1/K)
 
 where d² is the variance due to the rows that a fold model lacks, and b its systematic shift. (The folds are parts of
 one whole, so what one lacks the others have: hence K / (K - 1) in the second line, and no d² in the third.) A reference
-is then a draw from N(b, d² + σ²) and a retrained model one from N(0, σ²), which `likelihood_ratio_auc` tells apart. A
-shift is seen on one target, whose own seed moves all samples together. So the estimate counts it by as much as b²
-exceeds half of d² + σ², and the upper end of the interval counts all of it.
+is then a draw from N(b, d² + σ²) and a retrained model one from N(0, σ²), which `likelihood_ratio_auc` tells apart.
+
+The seed of a model moves the margins of all samples together, so that b² alone is known badly. What a seed hardly moves
+is the mean over all samples, and models that learnt less are less certain of most samples: b² counts where the mean
+margins of both kinds of models differ by more than chance allows (a t test). Models of everything differ less among
+themselves than fold models do; where they do not, the target was trained in another way than the others, and σ² is
+taken to be the variance among the fold models. The upper end of the interval counts the distance of the target alone.
 
 One group of rows may be so large, or so hard to learn, that the model without it is unlike all others, by g² more. A
 request for that group is not told by it, since retrained models lack the group too; nor is a request for rows of
@@ -43,10 +48,10 @@ from forsaken.types import Array
 
 GOAL = 0.55  # the AUC that references are to stay below
 MOST = 512  # folds that are considered
-_ENOUGH, _CHANCE = 4, 0.01  # folds, of which one may be told apart, and how often that happens where none is unusual
+_ENOUGH, _CHANCE = 4, 0.01  # folds, of which one may be told apart, and how often that should happen to usual ones
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(15)  # means over a normal
 _LEAST = 0.1  # no standard deviation is taken to be smaller, as in `u_lira`
-_ERRORS = 2.0  # standard errors by which a shift must exceed chance
+_DOUBT = 0.1  # how often chance alone may pass for a shift
 _DRAWS = 500  # of the bootstrap
 
 
@@ -59,8 +64,7 @@ class Worth:
     auc : float
         The AUC of a likelihood-ratio attack that knows both distributions, for a row drawn at random; 0.5 is ideal.
     low, high : float
-        A 95 % interval over other unseen samples and other trainings; over samples alone where there is one pair only.
-        The upper end counts all of the shift.
+        A 95 % interval over other unseen samples and other trainings. The upper end counts the target's own distance.
     sigma : float
         The standard deviation of the margin among models that differ by their seeds alone.
     data : float
@@ -68,14 +72,14 @@ class Worth:
     group : float
         The standard deviation that the model of an unusual fold has beyond it; 0 where none is.
     shift : float
-        The root mean square distance between the fold models' mean and the target that chance does not explain. It
-        counts in `auc` by what its square has beyond half of the variance of the references.
+        The systematic shift b: the root mean square distance between the means of both kinds of models that chance does
+        not explain; 0 where their mean margins do not tell them apart.
     folds : int
         K of the fold models that were compared.
     samples : int
         How many unseen samples they were compared on.
     pairs : int
-        How many pairs of models that differ by their seeds alone were compared.
+        How many models were compared with the target that differ from it by their seeds alone: T - 1.
     """
 
     auc: float
@@ -123,7 +127,8 @@ class Worth:
         """Return b and both standard deviations of N(b, d² + σ²) and N(0, σ²), without an unusual fold."""
         share, own = max(0.0, 1 / folds - request), 1 / self.folds
         data2 = self.data**2 * share * (1 - share) / (own * (1 - own))
-        return _normals(self.sigma**2, data2, (self.shift * share / own) ** 2)
+        spread, sigma = (max(_LEAST, math.sqrt(part)) for part in (data2 + self.sigma**2, self.sigma**2))
+        return self.shift * share / own, spread, sigma
 
     @property
     def folds_needed(self) -> int | None:
@@ -135,114 +140,106 @@ class Worth:
         return asdict(self) | {"folds_needed": self.folds_needed}
 
 
-def worth_of(
-    folds: Sequence[Tensor], pairs: Sequence[tuple[Tensor, Tensor]], targets: Sequence[Tensor], *, count: int
-) -> Worth | None:
+def worth_of(folds: Sequence[Tensor], wholes: Sequence[Tensor], *, count: int) -> Worth | None:
     """Estimate what references are worth from logits of samples that no model learnt.
 
-    The margin is that of the class which the fold models find likeliest on average, so no labels are needed.
+    The margin is that of the class which all models find likeliest on average, so no labels are needed.
 
     Parameters
     ----------
     folds : sequence of Tensor, shape (samples, classes)
         The logits of two or more fold models, of different folds.
-    pairs : sequence of pairs of Tensor
-        The logits of two models that were trained on the same rows with different seeds; at least one pair. Where these
-        are second trainings of folds, those are the first folds.
-    targets : sequence of Tensor
-        The logits of the target, and of further models that learnt everything.
+    wholes : sequence of Tensor
+        The logits of two or more models that learnt everything and differ by their seeds alone; the target is the
+        first.
     count : int
         K, the number of folds; `folds` may hold some of the models only.
 
     Returns
     -------
     Worth or None
-        None where there is nothing to compare: fewer than two fold models or samples, no pair, or one class.
+        None where there is nothing to compare: fewer than two models of a kind or samples, or one class.
     """
-    if len(folds) < 2 or not pairs or not targets or min(folds[0].shape) < 2:
+    if min(len(folds), len(wholes)) < 2 or min(folds[0].shape) < 2:
         return None
-    fold_logits = np.stack([_array(each) for each in folds])
-    likeliest = fold_logits.mean(axis=0).argmax(axis=1)
-
-    def margin(logits: Tensor) -> Array:
-        return margins(_array(logits), likeliest)
-
-    among = margins(fold_logits, likeliest)
-    # Models move on many samples at once, so one pair of them is worth fewer than n independent differences.
-    ones = [margin(one) - margin(other) for one, other in pairs]
-    ones += [among[at] - among[at + 1] for at in range(len(pairs), len(among) - 1, 2)]
-    one_pair = _freedom(ones)
-    far = _unusual(among, one_pair)
+    of_folds, of_wholes = (np.stack([_array(each) for each in models]) for models in (folds, wholes))
+    # Each model counts alike, so that the choice of the class favours neither kind.
+    likeliest = np.concatenate([of_folds, of_wholes]).mean(axis=0).argmax(axis=1)
+    among, others = margins(of_folds, likeliest), margins(of_wholes, likeliest)
+    # Models move on many samples at once, so a difference of two is worth fewer than n independent samples.
+    far = _unusual(among, others)
     near = among if far is None else np.delete(among, far, axis=0)
-    seeds = np.mean([(margin(one) - margin(other)) ** 2 / 2 for one, other in pairs], axis=0)
-    apart = (np.mean([margin(each) for each in targets], axis=0) - near.mean(axis=0)) ** 2
-    beyond_others = np.zeros_like(seeds) if far is None else ((among[far] - near) ** 2).mean(axis=0) / 2
-    chance = 1 / len(targets) + 1 / len(near)
+    kinds = others, near
+    one_pair = _freedom(kinds)
+    spreads = [kind.var(axis=0, ddof=1) for kind in kinds]
+    beyond_others = np.zeros(len(likeliest)) if far is None else ((among[far] - near) ** 2).mean(axis=0) / 2
+    apart, own = others.mean(axis=0) - near.mean(axis=0), others[0] - near.mean(axis=0)
+    chance, chance_of_one = 1 / len(others) + 1 / len(near), 1 + 1 / len(near)
+    # The mean margin of a model varies by its seed (and by what a fold lacks, which errs on the side of no shift).
+    freedoms = [len(kind) - 1 for kind in kinds]
+    of_means = float(np.average([kind.mean(axis=1).var(ddof=1) for kind in kinds], weights=freedoms)) * chance
+    shifted = abs(float(apart.mean())) > stats.t.isf(_DOUBT / 2, sum(freedoms)) * math.sqrt(of_means)
 
-    def parts(of_seeds: Array, of_folds: Array, of_far: Array, of_target: Array) -> tuple[float, float, float, float]:
-        sigma2, among2 = float(of_seeds.mean()), float(of_folds.mean())
-        data2 = max(0.0, among2 - sigma2) * (count - 1) / count
+    def parts(of_seeds: Array, of_near: Array, of_far: Array, of_apart: Array, of_own: Array) -> tuple[float, ...]:
+        among2 = float(of_near.mean())
+        sigma2 = min(float(of_seeds.mean()), among2)
+        data2 = (among2 - sigma2) * (count - 1) / count
         group2 = 0.0 if far is None else 2 * max(0.0, float(of_far.mean()) - among2)
         # Some of the folds' models only: their mean still varies with the rows that they lack.
         partial = data2 * (1 / len(near) - 1 / count) * count / (count - 1)
-        beyond = of_target - of_seeds * chance - partial
-        # A root of what is left of chance would always look like a shift: less than two standard errors are none.
-        doubtful = float(beyond.mean()) < _ERRORS * float(beyond.std()) / math.sqrt(len(beyond))
-        return sigma2, data2, group2, 0.0 if doubtful else float(beyond.mean())
+        shift2 = max(0.0, float(of_apart.mean()) - sigma2 * chance - partial) if shifted else 0.0
+        most2 = max(shift2, float(of_own.mean()) - sigma2 * chance_of_one - partial)
+        return sigma2, data2, group2, shift2, most2
 
     def worth(sigma2: float, data2: float, group2: float, shift2: float) -> Worth:
         sigma, data, group, shift = (math.sqrt(part) for part in (sigma2, data2, group2, shift2))
-        return Worth(0.0, 0.0, 0.0, sigma, data, group, shift, count, len(likeliest), len(pairs))
+        return Worth(0.0, 0.0, 0.0, sigma, data, group, shift, count, len(likeliest), len(wholes) - 1)
 
-    each = (seeds, near.var(axis=0, ddof=1), beyond_others, apart)
-    freedom = one_pair * np.array([len(pairs), len(near) - 1, 1.0, 1.0])
+    each = (spreads[0], spreads[1], beyond_others, apart**2, own**2)
+    freedom = one_pair * np.array([*freedoms, 1.0, 1.0, 1.0])
     draw, least, most = np.random.default_rng(0), np.empty(_DRAWS), np.empty(_DRAWS)
     for at in range(_DRAWS):
         rows = draw.integers(len(likeliest), size=len(likeliest))
-        scale = draw.chisquare(freedom) / freedom if len(pairs) > 1 else np.ones(4)
-        sigma2, data2, group2, shift2 = parts(*(part[rows] * own for part, own in zip(each, scale, strict=True)))
+        scale = draw.chisquare(freedom) / freedom
+        sigma2, data2, group2, shift2, most2 = parts(*(part[rows] * one for part, one in zip(each, scale, strict=True)))
         least[at] = worth(sigma2, data2, group2, shift2).at(count)
-        # `normals` takes half of the variance off a squared shift, so that adding it counts all of the shift.
-        more = shift2 + (data2 + sigma2) / 2 if shift2 else 0.0
-        most[at] = worth(sigma2, data2, group2, more).at(count)
-    found = worth(*parts(*each))
+        most[at] = worth(sigma2, data2, group2, most2).at(count)
+    sigma2, data2, group2, shift2, _ = parts(*each)
+    found = worth(sigma2, data2, group2, shift2)
     auc = found.at(count)
     low, high = float(np.quantile(least, 0.025)), float(np.quantile(most, 0.975))
     return replace(found, auc=auc, low=min(low, auc), high=max(high, auc))
 
 
-def _unusual(among: Array, freedom: float) -> int | None:
+def _unusual(among: Array, others: Array) -> int | None:
     """Return which fold's model is farther from the others than chance allows; None for none, or fewer than four."""
     if len(among) < _ENOUGH:
         return None
     apart = cdist(among, among, "sqeuclidean") / 2
     far = int(np.median(apart, axis=1).argmax())
-    others = np.delete(np.delete(apart, far, axis=0), far, axis=1)
-    usual = float(others[np.triu_indices(len(others), 1)].mean())
+    rest = np.delete(np.delete(apart, far, axis=0), far, axis=1)
+    usual = float(rest[np.triu_indices(len(rest), 1)].mean())
     ratio = (2 * float(np.delete(apart[far], far).mean()) - usual) / max(usual, np.finfo(float).tiny)
-    return far if ratio > stats.f.isf(_CHANCE / len(among), freedom, freedom * (len(others) - 1)) else None
+    # Half, since few models tell it badly: with all of it one table in six has an unusual fold by chance (K = 4).
+    freedom = _freedom((others, np.delete(among, far, axis=0))) / 2
+    return far if ratio > stats.f.isf(_CHANCE / len(among), freedom, freedom * (len(rest) - 1)) else None
 
 
-def _freedom(differences: Sequence[Array]) -> float:
-    """Return how many independent samples a difference of two models is worth, from independent differences d.
+def _freedom(kinds: Sequence[Array]) -> float:
+    """Return how many independent samples a difference of two models of a kind is worth.
 
-    For d from N(0, C), E (d·d')² = tr C² and E |d|² = tr C, so 1 / cos² of the angle between two of them is about
-    (tr C)² / tr C², the degrees of freedom of |d|².
+    The margins of a kind's models are taken to be draws from N(m, C), so that |d|² of a difference d has about
+    (tr C)² / tr C² degrees of freedom, and C to be the same for all kinds but for its size. Both traces are estimated
+    without bias from the pooled covariance S with n degrees of freedom: E tr S² is ((n + 1) tr C² + (tr C)²) / n.
     """
-    sizes = [float(each @ each) for each in differences]
-    cosines = [
-        float(one @ other) ** 2 / (sizes[at] * sizes[to])
-        for at, one in enumerate(differences)
-        for to, other in enumerate(differences[:at])
-        if sizes[at] * sizes[to] > 0
-    ]
-    most = float(len(differences[0]))
-    return min(most, 1 / max(float(np.mean(cosines)), 1 / most)) if cosines else most
-
-
-def _normals(sigma2: float, data2: float, shift2: float) -> tuple[float, float, float]:
-    spread, sigma = (max(_LEAST, math.sqrt(part)) for part in (data2 + sigma2, sigma2))
-    return math.sqrt(max(0.0, shift2 - (data2 + sigma2) / 2)), spread, sigma
+    parts = [kind - kind.mean(axis=0) for kind in kinds]
+    sizes = [max(float((part**2).sum()) / (len(part) - 1), np.finfo(float).tiny) for part in parts]
+    apart = np.concatenate([part / math.sqrt(size) for part, size in zip(parts, sizes, strict=True)])
+    n, most = sum(len(kind) - 1 for kind in kinds), float(apart.shape[1])
+    gram = apart @ apart.T / n
+    trace = float(np.trace(gram))
+    of_square = (float((gram**2).sum()) - trace**2 / n) * n**2 / ((n - 1) * (n + 2))
+    return min(most, max(1.0, (trace**2 - 2 * of_square / n) / of_square)) if of_square > 0 else most
 
 
 def _array(logits: Tensor) -> Array:

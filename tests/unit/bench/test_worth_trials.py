@@ -33,16 +33,16 @@ def test_fold_models_lack_their_fold_and_judges_lack_what_is_forgotten() -> None
     assert not forgotten & set(found.fold_model(4, 0).rows), "the samples to forget are one group"
     folds = [set(found.fold_model(4, 0, at).rows) for at in range(4)]
     assert sorted(row for rows in folds for row in set(range(len(found.train))) - rows) == list(range(len(found.train)))
-    first, second = found.fold_model(4, 0, 1), found.fold_model(4, 0, 5)
-    assert first.rows.tolist() == second.rows.tolist()
-    assert first.seed != second.seed
-    assert found.fold_model(4, 1, 1).rows.tolist() != first.rows.tolist()
+    assert found.fold_model(4, 1, 1).rows.tolist() != found.fold_model(4, 0, 1).rows.tolist()
+    wholes = [one for table in range(2) for one in found.wholes(table, 2)]
+    assert {len(one.rows) for one in wholes} == {len(found.train)}
+    assert len({one.seed for one in wholes}) == 4, "each table has a target of its own"
 
 
 def test_answers_come_from_the_store_the_second_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(tmp_path)
     first = stage(store)
-    models = [first.target(), *first.judges(2)]
+    models = [*first.wholes(0, 1), *first.judges(2)]
     said = first.answers(models)
     monkeypatch.setattr(worth, "predict_logits", lambda *_: pytest.fail("trained again"))
     again = stage(store).answers(models[::-1])
@@ -52,7 +52,7 @@ def test_answers_come_from_the_store_the_second_time(tmp_path: Path, monkeypatch
 
 def test_what_is_measured_is_the_attack_on_the_fold_models() -> None:
     found = stage()
-    numbers = worth.measured(found, folds=4, models=4, tables=2)
+    numbers = worth.measured(found, folds=4, models=4, tables=2, wholes=2)
     references = found.answers([found.fold_model(4, table) for table in range(4)])["forget"]
     judges = found.answers(found.judges(8))["forget"]
     margins = [found.margins(logits, "forget") for logits in (references, judges[:4])]
@@ -111,6 +111,6 @@ def test_every_line_of_their_tables_can_be_measured() -> None:
             for line in benchmark.lines_of(scenario):
                 assert benchmark.trial(scenario, line, 0).key
                 if name == "worth":
-                    assert set(line.settings) == {"folds", "models", "tables"}
+                    assert set(line.settings) == {"folds", "models", "tables", "wholes"}
                 elif line.settings:
                     assert line.settings["order"] in ORDERS
