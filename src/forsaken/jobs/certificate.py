@@ -228,7 +228,8 @@ class ReferenceWorth(Part):
 
     `auc` with its interval from `low` to `high` follows from what models said about `samples` that none of them learnt:
     `sigma` is the standard deviation between trainings that differ by their seeds (`pairs` of them were compared),
-    `data` what the rows that a fold's model lacks add to it, and `shift` the distance of the target beyond chance.
+    `data` what the rows that a fold's model lacks add to it, and `shift` how far models of all rows are from the folds'
+    models beyond chance.
     """
 
     auc: Share

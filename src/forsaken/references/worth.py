@@ -166,11 +166,10 @@ def worth_of(folds: Sequence[Tensor], wholes: Sequence[Tensor], *, count: int) -
     # Each model counts alike, so that the choice of the class favours neither kind.
     likeliest = np.concatenate([of_folds, of_wholes]).mean(axis=0).argmax(axis=1)
     among, others = margins(of_folds, likeliest), margins(of_wholes, likeliest)
-    # Models move on many samples at once, so a difference of two is worth fewer than n independent samples.
     far = _unusual(among, others)
     near = among if far is None else np.delete(among, far, axis=0)
     kinds = others, near
-    one_pair = _freedom(kinds)
+    one_pair = _freedom(kinds)  # models move on many samples at once, so their differences are worth fewer than n
     spreads = [kind.var(axis=0, ddof=1) for kind in kinds]
     beyond_others = np.zeros(len(likeliest)) if far is None else ((among[far] - near) ** 2).mean(axis=0) / 2
     apart, own = others.mean(axis=0) - near.mean(axis=0), others[0] - near.mean(axis=0)
