@@ -227,7 +227,7 @@ class ReferenceWorth(Part):
     """How well an attack on single samples would tell the references from retrained models: an estimate.
 
     `auc` with its interval from `low` to `high` follows from what models said about `samples` that none of them learnt:
-    `sigma` is the standard deviation between trainings that differ by their seeds (`pairs` of them were compared),
+    `sigma` is the standard deviation between trainings that differ by their seeds (the target and `pairs` others),
     `data` what the rows that a fold's model lacks add to it, and `shift` how far models of all rows are from the folds'
     models beyond chance.
     """

@@ -43,6 +43,7 @@ Train: TypeAlias = Callable[[Array, int | None, int], object]
 """``train(rows, steps, seed)`` returns a model like the target, trained on these rows of the data."""
 
 STAGE = "train models without a fold each"
+_WHOLE = 1  # beside `Purpose.FOLD_TRAININGS`: the models that learn everything
 CUSTOM = "custom"  # the name of views that a function of the user's makes
 _PUBLIC = bytes(32)  # views are seeded by hashes of content that are never stored, so their key need not be secret
 _KEY = "references.key"  # holds the key of an unfinished fit for which the user named none
@@ -281,7 +282,7 @@ def _folds(content: Array, groups: Array | None, fold: Array) -> dict[bytes, int
 
 @dataclass(frozen=True, slots=True)
 class FoldResult:
-    """What is kept of the training without one fold.
+    """What is kept of a training: of one without a fold, or of one with all rows, which has no fold's rows.
 
     Attributes
     ----------
@@ -319,7 +320,7 @@ class CrossFit:
     steps : int or None
         The steps of each training; by default, of a `Training`, as many as the target took on all of the data.
     seed : int
-        Decides the seed of each fold model.
+        Decides the seed of each training.
     forward : callable or None
         How to call the models; see `forsaken.unlearn`.
     keep_models : bool
@@ -367,8 +368,9 @@ class CrossFit:
     @cached_property
     def seeds(self) -> list[int]:
         """The seed of each training."""
-        drawn = generator(self.seed, Purpose.FOLD_TRAININGS).integers(2**32, size=len(self.trainings))
-        return [int(seed) for seed in drawn]
+        of_folds = generator(self.seed, Purpose.FOLD_TRAININGS).integers(2**32, size=self.count)
+        of_wholes = generator(self.seed, Purpose.FOLD_TRAININGS, _WHOLE).integers(2**32, size=self.wholes)
+        return [int(seed) for seed in (*of_folds, *of_wholes)]
 
     @cached_property
     def steps_each(self) -> int | None:

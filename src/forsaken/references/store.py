@@ -9,10 +9,11 @@ it is checked before it is used, and no message repeats its content.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -39,7 +40,8 @@ from forsaken.types import Array
 if TYPE_CHECKING:
     from forsaken.references.table import References
 
-FORMAT, SCHEMA = "forsaken.references", 3
+FORMAT, SCHEMA = "forsaken.references", 4
+_HALF_COUNTED = 3  # the last schema whose shifts did not count whole
 _MODEL, _LEARNT, _CURVATURE = "model", "taught.", "curvature/"
 _MODEL_TENSOR = re.compile(rf"{_MODEL}\.(0|[1-9][0-9]{{0,8}})/.+", re.DOTALL)
 
@@ -87,9 +89,13 @@ class _Views(_Part):
 
 
 class _Header(_Part):
-    """The metadata of a table; schema 1 has no views, no curvature and no spread, schema 2 no worth and no budget."""
+    """The metadata of a table.
 
-    version: Literal[1, 2, 3] = Field(alias="schema")
+    Schema 1 has no views, no curvature and no spread, schema 2 no worth and no budget. In schema 3 the square of a
+    shift counted beyond half of the variance of the references, and now all of it does.
+    """
+
+    version: Literal[1, 2, 3, 4] = Field(alias="schema")
     origin: _Origin
     forgotten: _Count
     owed: _Count
@@ -172,8 +178,18 @@ def load(
         views,
         _curvature(header, tensors),
         header.spread,
-        None if header.worth is None else Worth(**header.worth.model_dump()),
+        _worth(header),
     )
+
+
+def _worth(header: _Header) -> Worth | None:
+    if header.worth is None:
+        return None
+    worth = Worth(**header.worth.model_dump())
+    if header.version > _HALF_COUNTED:
+        return worth
+    counted = max(0.0, worth.shift**2 - (worth.data**2 + worth.sigma**2) / 2)
+    return replace(worth, shift=math.sqrt(counted))
 
 
 def _read(path: Path) -> tuple[_Header, dict[str, Tensor]]:

@@ -141,9 +141,10 @@ class References:
         data : inputs, or pair (inputs, labels)
             Everything that the target was trained on, in the form in which samples will be given to be forgotten.
         folds : int or "auto"
-            K, the number of models; each is trained without 1/K of the data. "auto" trains two of four folds, estimates
-            on `unseen` how well an attack would tell such references from retrained models (`worth`), and goes on with
-            as many folds as bring the AUC below 0.55, or as `budget` allows.
+            K, the number of models; each is trained without 1/K of the data. "auto" trains two of four folds
+            and one more model of everything, estimates on `unseen` how well an attack would tell such references from
+            retrained models (`worth`), and goes on with as many folds as bring the AUC below 0.55, or as `budget`
+            allows.
         groups : sequence, optional
             To whom each row belongs (a person, a source), as names or numbers: rows of one group share a fold. Rows of
             equal content always share a fold.
@@ -157,8 +158,8 @@ class References:
             and kept in the table: a request then passes only the forgotten samples, and does less damage.
         second : Module or estimator, or bool, optional
             A model that was trained as `model` was, with another seed. The two tell how much retrained models differ,
-            which `worth` needs. By default such a model is trained, where there are four folds or more; True does so
-            with fewer folds too, False never.
+            which `worth` needs. By default such a model is trained where there are `unseen` samples and four folds or
+            more; True does so with fewer folds too, False never.
         budget : int, optional
             For "auto": the most trainings in all, 8 by default.
         views : int

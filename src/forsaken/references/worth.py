@@ -16,9 +16,11 @@ is then a draw from N(b, d² + σ²) and a retrained model one from N(0, σ²), 
 
 The seed of a model moves the margins of all samples together, so that b² alone is known badly. What a seed hardly moves
 is the mean over all samples, and models that learnt less are less certain of most samples: b² counts where the mean
-margins of both kinds of models differ by more than chance allows (a t test). Models of everything differ less among
-themselves than fold models do; where they do not, the target was trained in another way than the others, and σ² is
-taken to be the variance among the fold models. The upper end of the interval counts the distance of the target alone.
+margins of both kinds of models differ by more than chance allows (a t test).
+
+Models of everything differ less among themselves than fold models do. Where they differ by more than chance allows, the
+target was trained in another way than the others: then σ² is taken to be the variance among the fold models, and the
+shift to be the distance of the target alone.
 
 One group of rows may be so large, or so hard to learn, that the model without it is unlike all others, by g² more. A
 request for that group is not told by it, since retrained models lack the group too; nor is a request for rows of
@@ -48,10 +50,16 @@ from forsaken.types import Array
 
 GOAL = 0.55  # the AUC that references are to stay below
 MOST = 512  # folds that are considered
-_ENOUGH, _CHANCE = 4, 0.01  # folds, of which one may be told apart, and how often that should happen to usual ones
+_ENOUGH = 4  # folds, of which one may be told apart
+_CHANCE = 0.01  # how often chance alone may pass for an unusual fold, or for a target that was trained in another way
+_TINY = np.finfo(float).tiny
+_LEAST_DEGREES = 2  # with which models tell how many samples they are worth
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(15)  # means over a normal
 _LEAST = 0.1  # no standard deviation is taken to be smaller, as in `u_lira`
-_DOUBT = 0.1  # how often chance alone may pass for a shift
+_DOUBT, _SURE = (
+    0.1,
+    0.025,
+)  # how often chance alone may pass for a shift, in the estimate and at the interval's lower end
 _DRAWS = 500  # of the bootstrap
 
 
@@ -64,7 +72,8 @@ class Worth:
     auc : float
         The AUC of a likelihood-ratio attack that knows both distributions, for a row drawn at random; 0.5 is ideal.
     low, high : float
-        A 95 % interval over other unseen samples and other trainings. The upper end counts the target's own distance.
+        Between these the AUC lies for 95 % of other unseen samples and other trainings. The lower end counts a shift
+        that chance hardly explains, the upper one all of the target's own distance that chance does not explain.
     sigma : float
         The standard deviation of the margin among models that differ by their seeds alone.
     data : float
@@ -73,7 +82,8 @@ class Worth:
         The standard deviation that the model of an unusual fold has beyond it; 0 where none is.
     shift : float
         The systematic shift b: the root mean square distance between the means of both kinds of models that chance does
-        not explain; 0 where their mean margins do not tell them apart.
+        not explain; 0 where their mean margins do not tell them apart. It grows with the share of rows that fold models
+        lack.
     folds : int
         K of the fold models that were compared.
     samples : int
@@ -177,7 +187,10 @@ def worth_of(folds: Sequence[Tensor], wholes: Sequence[Tensor], *, count: int) -
     # The mean margin of a model varies by its seed (and by what a fold lacks, which errs on the side of no shift).
     freedoms = [len(kind) - 1 for kind in kinds]
     of_means = float(np.average([kind.mean(axis=1).var(ddof=1) for kind in kinds], weights=freedoms)) * chance
-    shifted = abs(float(apart.mean())) > stats.t.isf(_DOUBT / 2, sum(freedoms)) * math.sqrt(of_means)
+    by_chance = 2 * stats.t.sf(abs(float(apart.mean())) / math.sqrt(max(of_means, _TINY)), sum(freedoms))
+
+    wider = float(spreads[0].mean()) / max(float(spreads[1].mean()), _TINY)
+    strange = wider > stats.f.isf(_CHANCE, *(one_pair * each for each in freedoms))
 
     def parts(of_seeds: Array, of_near: Array, of_far: Array, of_apart: Array, of_own: Array) -> tuple[float, ...]:
         among2 = float(of_near.mean())
@@ -186,9 +199,9 @@ def worth_of(folds: Sequence[Tensor], wholes: Sequence[Tensor], *, count: int) -
         group2 = 0.0 if far is None else 2 * max(0.0, float(of_far.mean()) - among2)
         # Some of the folds' models only: their mean still varies with the rows that they lack.
         partial = data2 * (1 / len(near) - 1 / count) * count / (count - 1)
-        shift2 = max(0.0, float(of_apart.mean()) - sigma2 * chance - partial) if shifted else 0.0
+        shift2 = max(0.0, float(of_apart.mean()) - sigma2 * chance - partial) if by_chance < _DOUBT else 0.0
         most2 = max(shift2, float(of_own.mean()) - sigma2 * chance_of_one - partial)
-        return sigma2, data2, group2, shift2, most2
+        return sigma2, data2, group2, most2 if strange else shift2, most2
 
     def worth(sigma2: float, data2: float, group2: float, shift2: float) -> Worth:
         sigma, data, group, shift = (math.sqrt(part) for part in (sigma2, data2, group2, shift2))
@@ -201,7 +214,7 @@ def worth_of(folds: Sequence[Tensor], wholes: Sequence[Tensor], *, count: int) -
         rows = draw.integers(len(likeliest), size=len(likeliest))
         scale = draw.chisquare(freedom) / freedom
         sigma2, data2, group2, shift2, most2 = parts(*(part[rows] * one for part, one in zip(each, scale, strict=True)))
-        least[at] = worth(sigma2, data2, group2, shift2).at(count)
+        least[at] = worth(sigma2, data2, group2, shift2 if by_chance < _SURE else 0.0).at(count)
         most[at] = worth(sigma2, data2, group2, most2).at(count)
     sigma2, data2, group2, shift2, _ = parts(*each)
     found = worth(sigma2, data2, group2, shift2)
@@ -218,7 +231,7 @@ def _unusual(among: Array, others: Array) -> int | None:
     far = int(np.median(apart, axis=1).argmax())
     rest = np.delete(np.delete(apart, far, axis=0), far, axis=1)
     usual = float(rest[np.triu_indices(len(rest), 1)].mean())
-    ratio = (2 * float(np.delete(apart[far], far).mean()) - usual) / max(usual, np.finfo(float).tiny)
+    ratio = (2 * float(np.delete(apart[far], far).mean()) - usual) / max(usual, _TINY)
     # Half, since few models tell it badly: with all of it one table in six has an unusual fold by chance (K = 4).
     freedom = _freedom((others, np.delete(among, far, axis=0))) / 2
     return far if ratio > stats.f.isf(_CHANCE / len(among), freedom, freedom * (len(rest) - 1)) else None
@@ -228,17 +241,19 @@ def _freedom(kinds: Sequence[Array]) -> float:
     """Return how many independent samples a difference of two models of a kind is worth.
 
     The margins of a kind's models are taken to be draws from N(m, C), so that |d|² of a difference d has about
-    (tr C)² / tr C² degrees of freedom, and C to be the same for all kinds but for its size. Both traces are estimated
-    without bias from the pooled covariance S with n degrees of freedom: E tr S² is ((n + 1) tr C² + (tr C)²) / n.
+    (tr C)² / tr C² degrees of freedom, and C to be the same for all kinds but for its size. Each kind is scaled to the
+    size 1, and the ratio estimated from the pooled covariance S: of m kinds with n degrees of freedom in all,
+    E tr S² is about 1 / n + (n² + n - 2 m) / n² · tr C² / (tr C)².
     """
-    parts = [kind - kind.mean(axis=0) for kind in kinds]
-    sizes = [max(float((part**2).sum()) / (len(part) - 1), np.finfo(float).tiny) for part in parts]
-    apart = np.concatenate([part / math.sqrt(size) for part, size in zip(parts, sizes, strict=True)])
-    n, most = sum(len(kind) - 1 for kind in kinds), float(apart.shape[1])
-    gram = apart @ apart.T / n
-    trace = float(np.trace(gram))
-    of_square = (float((gram**2).sum()) - trace**2 / n) * n**2 / ((n - 1) * (n + 2))
-    return min(most, max(1.0, (trace**2 - 2 * of_square / n) / of_square)) if of_square > 0 else most
+    apart = [kind - kind.mean(axis=0) for kind in kinds]
+    sizes = [float((part**2).sum()) / (len(part) - 1) for part in apart]
+    parts = [part / math.sqrt(size) for part, size in zip(apart, sizes, strict=True) if size > 0]
+    n, most = sum(len(part) - 1 for part in parts), float(kinds[0].shape[1])
+    if n < _LEAST_DEGREES:
+        return most
+    rows = np.concatenate(parts) / math.sqrt(n)
+    ratio = (float(((rows @ rows.T) ** 2).sum()) - 1 / n) * n**2 / (n**2 + n - 2 * len(parts))
+    return min(most, max(1.0, 1 / ratio)) if ratio > 0 else most
 
 
 def _array(logits: Tensor) -> Array:

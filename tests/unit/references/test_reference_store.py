@@ -266,7 +266,7 @@ def nan(logits: Tensor) -> Tensor:
 
 
 DAMAGES = {
-    "another schema": put("schema", value=4),
+    "another schema": put("schema", value=5),
     "no schema": lambda told, tensors: told.pop("schema"),
     "no origin": lambda told, tensors: told.pop("origin"),
     "an origin of words": put("origin", value="trust me"),

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 from reference_case import KEY, drawn, hebb
+from safetensors import safe_open
 from torch import Tensor, nn
 
 from forsaken import References
@@ -180,10 +184,13 @@ def test_how_many_independent_samples_a_model_is_worth() -> None:
         folds, wholes = draw.normal(size=(4, 8)) @ loads, 5.0 + draw.normal(size=(2, 8)) @ loads
         found.append(_freedom((wholes, 3 * folds)))
         alarms += _unusual(folds, wholes) is not None
-    assert np.median(found) == pytest.approx(known, rel=0.25)
+    assert np.median(found) == pytest.approx(known, rel=0.15)
     assert alarms <= 6, "no fold is unlike the others"
     independent = draw.normal(size=(20, 50))
     assert 35 < _freedom((independent[:5], independent[5:])) <= 50
+    still = np.ones((2, 50))
+    assert _freedom((still, independent[:9])) > 35, "models that a seed does not move say nothing about it"
+    assert _freedom((still, still)) == 50
 
 
 def test_a_shift_counts_though_it_is_small_beside_the_spread_of_the_seeds() -> None:
@@ -204,7 +211,7 @@ def test_a_target_that_was_trained_in_another_way_is_no_sign_of_good_references(
     own = target + torch.stack([strange, -strange], dim=1)
     found, plain = worth_of(folds, [own, other], count=4), worth_of(folds, [target, other], count=4)
     assert found.sigma < 1.7 * plain.sigma
-    assert found.high > 0.9 > plain.high
+    assert min(found.auc, found.high) > 0.8 > plain.high
 
 
 def test_seeds_that_make_no_difference_are_no_reason_to_divide_by_zero() -> None:
@@ -314,7 +321,7 @@ def test_auto_asks_for_more_where_four_are_too_few() -> None:
     assert (table.origin.folds, len(log)) == (13, 16), "two of four folds, one model of everything, thirteen folds"
     assert table.origin.costs.trainings == 16
     assert (table.worth.folds, table.worth.pairs) == (13, 1)
-    assert table.worth.folds_needed > 13
+    assert table.worth.auc > 0.55, "thirteen are too few as well"
     assert len(set(table.entries.fold.tolist())) == 13
     for at, (rows, *_) in enumerate(log[3:]):
         assert sorted(rows + np.flatnonzero(table.entries.fold == at).tolist()) == list(range(48))
@@ -365,6 +372,20 @@ def test_an_auto_fit_that_was_killed_goes_on(tmp_path: Path) -> None:
     assert torch.equal(found.entries.logits, whole.entries.logits)
     assert found.worth == whole.worth
     assert len(log) == 2 + whole.origin.costs.trainings, "nothing but what was killed is trained twice"
+
+
+def test_a_shift_of_an_older_file_counts_as_it_did(tmp_path: Path) -> None:
+    table = fitted(4, noise=0.5)
+    for shift, counted in ((0.2, 0.0), (0.5, math.sqrt(0.5**2 - (0.3**2 + 0.4**2) / 2))):
+        table.worth = replace(table.worth, sigma=0.3, data=0.4, shift=shift)
+        path = table.save(tmp_path / "table")
+        assert References.load(path).worth.shift == shift
+        with safe_open(path, framework="pt") as file:
+            about = file.metadata()
+        tensors, told = safetensors.torch.load_file(path), json.loads(about["about"])
+        assert told["schema"] == 4
+        path.write_bytes(safetensors.torch.save(tensors, about | {"about": json.dumps(told | {"schema": 3})}))
+        assert References.load(path).worth.shift == pytest.approx(counted)
 
 
 def test_the_estimate_is_kept_in_the_file(tmp_path: Path) -> None:
