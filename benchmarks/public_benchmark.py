@@ -7,7 +7,8 @@ Its network (a ResNet-9 of 2.3 million parameters), its recipe (SGD, 24 epochs, 
 principal component of the data's influence). N originals learn everything, each with a table of references of its own:
 four folds of rows, drawn before anybody knows a request, which serve all three sets. 2 N models are retrained for each
 set: N to judge, and N that stand for retraining. Every method starts from the same originals, and oracle matching gets
-the same references. The settings of the two peers are a small grid, all of which is shown.
+the same references. The settings of the two peers are a small grid, all of which is shown. With few models KLoM's floor
+is high, so the AUC of U-LiRA on the forgotten samples stands beside it.
 
 Differs from the benchmark in Nesterov momentum, in a schedule that rises over a fifth of the steps and not over 5 of 24
 epochs, in bfloat16 in place of float16, and in N.
@@ -19,13 +20,13 @@ session too. Writes results/public-benchmark.json.
 from __future__ import annotations
 
 import argparse
-import hashlib
+import inspect
 import io
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +43,8 @@ from forsaken.bench.networks import Pixels
 from forsaken.bench.store import content_hash, identity
 from forsaken.data.samples import Samples
 from forsaken.engine import fan_out
-from forsaken.errors import DataNotFoundError, OutputError
-from forsaken.metrics import klom, klom_floor, klom_summary, margins
+from forsaken.errors import DataNotFoundError, NonFiniteError, OutputError
+from forsaken.metrics import klom, klom_floor, klom_summary, margins, u_lira, u_lira_floor
 from forsaken.models.logits import predict_logits
 from forsaken.progress import bars
 from forsaken.provenance import PACKAGE, source_hash
@@ -52,6 +53,7 @@ from forsaken.unlearning.methods import build
 SETS = {"random": "random-100", "first component": "first-component-100", "second component": "second-component-100"}
 RECIPE = Recipe(24, 256, 0.4, weight_decay=5e-4, optimiser="sgd", schedule="one-cycle")
 FOLDS = 4
+LEAST = 3  # models on each side, for U-LiRA
 PARTS = ("forget", "retain", "validation")
 # 95th percentiles of KLoM on forget, retain and validation samples, of 100 models (data-unlearning-bench).
 PUBLISHED = {"do nothing": (9.3, 0.65, 0.68), "retrain": (0.78, 0.85, 0.83)}
@@ -60,13 +62,14 @@ METHODS = {
     OURS: Forsaken.out_of_fold(),
     **{
         f"oracle matching, rate {rate:g}": build("oracle-matching", {"learning_rate": rate, "epochs": 8})
-        for rate in (1e-4, 3e-4, 1e-3, 3e-3)
+        for rate in (3e-5, 1e-4, 3e-4, 1e-3, 3e-3)
     },
     **{
         f"gradient ascent, rate {rate:g}": build("gradient-ascent", {"learning_rate": rate, "epochs": 5})
-        for rate in (1e-4, 1e-3, 1e-2)
+        for rate in (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
     },
 }
+Item = tuple[str, int]
 ROWS = ("retrain", "do nothing", *METHODS)
 
 
@@ -157,10 +160,10 @@ class Task:
             "validation": self.validation.rows(np.arange(self._unseen, len(self.validation))[: self.watched]),
         }
 
-    @cached_property
-    def content(self) -> list[str]:
-        """The hashes of the data."""
-        return [content_hash(self.train), content_hash(self.validation)]
+    @staticmethod
+    def _source(who: str) -> list[str]:
+        made = original if who == "original" else retrained
+        return [inspect.getsource(each) for each in (block, Residual, Fifth, Task, measured, made)]
 
     @property
     def _unseen(self) -> int:
@@ -176,22 +179,33 @@ class Task:
         told = " ".join(map(str, what)).encode()
         return int(np.random.default_rng([self.seed, *told]).integers(2**31))
 
-    def path(self, who: str, number: int) -> Path:
-        """Return where the record of a model lies; its name holds all that decides it."""
-        rooms = ("models",) if who != "original" else ("models", "references", "unlearning")
-        facts = {
+    def paths(self, items: Iterable[Item]) -> dict[Item, Path]:
+        """Return where the record of each model lies; a name holds all that decides what is in it."""
+        shared = {
             "network": str(self.training.build()),
-            "script": hashlib.sha256(Path(__file__).read_bytes()).hexdigest(),
-            "data": self.content,
+            "data": [content_hash(self.train), content_hash(self.validation)],
             "recipe": self.training.recipe.to_dict(),
             "watched": self.watched,
-            "sets": {name: rows.tolist() for name, rows in self.sets.items() if who in ("original", name)},
             "seed": self.seed,
             "device": torch.device(self.device).type,
             "torch": torch.__version__,
-            "code": [source_hash(PACKAGE / room) for room in rooms],
         }
-        return self.folder / f"{who.replace(' ', '-')}-{number}-{identity(facts)[:16]}.npz"
+        found = {}
+        for who, number in items:
+            rooms = ("models", "references", "unlearning") if who == "original" else ("models",)
+            facts = {
+                "script": self._source(who),
+                "methods": [[row, method.settings] for row, method in METHODS.items()] if who == "original" else [],
+                "sets": {name: rows.tolist() for name, rows in self.sets.items() if who in ("original", name)},
+                "code": [source_hash(PACKAGE / room) for room in rooms],
+            }
+            name = f"{who.replace(' ', '-')}-{number}-{identity(shared | facts)[:16]}.npz"
+            found[who, number] = self.folder / name
+        return found
+
+    def path(self, who: str, number: int) -> Path:
+        """Return where the record of one model lies."""
+        return self.paths([(who, number)])[who, number]
 
 
 def measured(task: Task, model: nn.Module, name: str, row: str) -> dict[str, Any]:
@@ -225,8 +239,11 @@ def original(task: Task, number: int) -> dict[str, Any]:
         found |= measured(task, model, name, "do nothing")
         for row, method in METHODS.items():
             given = table if "references" in method.about.needs or row == OURS else None
-            done = method(model, forget, None, kept, references=given, seed=seed)
-            found |= measured(task, done.model, name, row)
+            try:
+                done = method(model, forget, None, kept, references=given, seed=seed)
+                found |= measured(task, done.model, name, row)
+            except NonFiniteError:  # a rate at which the method diverges: the row is shown as one without numbers
+                continue
             found[f"{row}|{name}|seconds"] = np.array(done.seconds)
             if "sample_passes" in done.details.facts:
                 found[f"{row}|{name}|passes"] = np.array(float(done.details.facts["sample_passes"]))
@@ -239,10 +256,9 @@ def retrained(task: Task, name: str, number: int) -> dict[str, Any]:
     return measured(task, task.training.run(data, seed=task.drawn(name, number)), name, "retrain")
 
 
-def record(task: Task, item: tuple[str, int]) -> None:
-    """Measure one model, unless it is measured, and keep what is found."""
-    who, number = item
-    path = task.path(who, number)
+def record(task: Task, told: tuple[Item, Path]) -> None:
+    """Measure one model, unless it is measured, and keep what is found at a path."""
+    (who, number), path = told
     if saved(path) is not None:
         return
     found = original(task, number) if who == "original" else retrained(task, who, number)
@@ -260,22 +276,32 @@ def saved(path: Path) -> dict[str, Any] | None:
         return None
 
 
+def items_of(task: Task, models: int) -> list[Item]:
+    """Return all models, number by number, so that a run which was cut off can be judged with fewer."""
+    return [
+        item
+        for at in range(models)
+        for item in (("original", at), *((name, 2 * at + twin) for name in task.sets for twin in (0, 1)))
+    ]
+
+
 def judged(task: Task, models: int) -> dict[str, Any]:
     """Return every row of every set: KLoM by part, accuracy, seconds and sample passes."""
-
-    def record_of(who: str, number: int) -> dict[str, Any]:
-        found = saved(task.path(who, number))
-        if found is None:
-            raise OutputError(f"the record of {who} {number} is damaged or gone; run the script again")
-        return found
-
-    originals = [record_of("original", number) for number in range(models)]
+    records = {}
+    for item, path in task.paths(items_of(task, models)).items():
+        records[item] = saved(path)
+        if records[item] is None:
+            raise OutputError(f"the record of {item[0]} {item[1]} is damaged or gone; run the script again")
+    originals = [records["original", number] for number in range(models)]
     table: dict[str, Any] = {}
     for name in task.sets:
-        judges = [record_of(name, number) for number in range(2 * models)]
+        judges = [records[name, number] for number in range(2 * models)]
         rows: dict[str, Any] = {}
         for row in ROWS:
             own = judges[models:] if row == "retrain" else originals
+            if lost := sum(f"{row}|{name}|accuracy" not in one for one in own):
+                rows[row] = {"diverged": lost}
+                continue
             rows[row] = {"accuracy": float(np.mean([one[f"{row}|{name}|accuracy"] for one in own]))}
             for fact in ("seconds", "passes"):
                 values = [float(one[f"{row}|{name}|{fact}"]) for one in own if f"{row}|{name}|{fact}" in one]
@@ -284,9 +310,14 @@ def judged(task: Task, models: int) -> dict[str, Any]:
                 mine = np.stack([one[f"{row}|{name}|{part}"] for one in own])
                 theirs = np.stack([one[f"retrain|{name}|{part}"] for one in judges[:models]])
                 rows[row][f"klom_{part}"], rows[row][f"klom_{part}_p95"] = klom_summary(klom(mine, theirs))
+                if part == "forget" and models >= LEAST:
+                    rows[row]["u_lira"] = u_lira(mine, theirs).auc
         every = np.stack([one[f"retrain|{name}|forget"] for one in judges])
         floor = klom_floor(every, seed=task.seed)
         rows["retrain"]["floor_p95"] = [floor.p95_low, floor.p95_high]
+        if models >= LEAST:
+            chance = u_lira_floor(every, seed=task.seed)
+            rows["retrain"]["u_lira_floor"] = [chance.low, chance.high]
         rows["retrain"]["passes"] = task.training.recipe.epochs * len(task.rest(name))
         table[name] = rows
     return table
@@ -329,15 +360,10 @@ def main() -> None:
     options = parser.parse_args()
     start = time.perf_counter()
     task = loaded(options)
-    # Number by number, so that whatever is there when a run is cut off can be judged with fewer models.
-    items = [
-        item
-        for at in range(options.models)
-        for item in (("original", at), *((name, 2 * at + twin) for name in task.sets for twin in (0, 1)))
-    ]
     with bars() as progress:
+        paths = list(task.paths(items_of(task, options.models)).items())
         work = partial(record, task)
-        fan_out(work, items, engine=options.engine, workers=options.workers, progress=progress, stage="models")
+        fan_out(work, paths, engine=options.engine, workers=options.workers, progress=progress, stage="models")
     told = {
         name: value for name, value in vars(options).items() if name not in ("folder", "results", "engine", "workers")
     }
@@ -355,8 +381,12 @@ def main() -> None:
     )
     for name, rows in content["rows"].items():
         for row, found in rows.items():
+            if "diverged" in found:
+                print(f"{name:18s} {row:30s} diverged in {found['diverged']} of {options.models} models")
+                continue
             cells = "  ".join(f"{part} {found[f'klom_{part}_p95']:.2f}" for part in PARTS)
-            print(f"{name:18s} {row:30s} {cells}  accuracy {found['accuracy']:.3f}")
+            attack = f"U-LiRA {found['u_lira']:.3f}  " if "u_lira" in found else ""
+            print(f"{name:18s} {row:30s} {cells}  {attack}accuracy {found['accuracy']:.3f}")
 
 
 if __name__ == "__main__":

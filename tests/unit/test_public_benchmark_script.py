@@ -49,9 +49,13 @@ def task(script: ModuleType, tmp_path: Path) -> Any:
     return script.Task(samples(slice(160)), samples(slice(160, 400)), sets, training, "cpu", 0, tmp_path, 40)
 
 
+def record(script: ModuleType, task: Any, item: tuple[str, int]) -> None:
+    script.record(task, (item, task.path(*item)))
+
+
 def test_ours_is_nearer_to_retraining_than_doing_nothing(script: ModuleType, task: Any) -> None:
     for item in [("original", at) for at in range(MODELS)] + [("random", at) for at in range(2 * MODELS)]:
-        script.record(task, item)
+        record(script, task, item)
     rows = script.judged(task, MODELS)["random"]
     assert list(rows) == ["retrain", "do nothing", script.OURS, "gradient ascent"]
     assert rows[script.OURS]["klom_forget"] < 0.8 * rows["do nothing"]["klom_forget"]
@@ -63,19 +67,34 @@ def test_ours_is_nearer_to_retraining_than_doing_nothing(script: ModuleType, tas
     assert rows["gradient ascent"]["seconds"] > 0
     low, high = rows["retrain"]["floor_p95"]
     assert 0 <= low <= high
+    low, high = rows["retrain"]["u_lira_floor"]
+    assert low < rows["retrain"]["u_lira"] < rows["do nothing"]["u_lira"]
+    assert rows[script.OURS]["u_lira"] < rows["do nothing"]["u_lira"]
+
+
+def test_a_method_that_diverges_is_shown_without_numbers(
+    script: ModuleType, task: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rising = build("gradient-ascent", {"learning_rate": 1e30, "epochs": 3})
+    monkeypatch.setitem(script.METHODS, "gradient ascent", rising)
+    for item in [("original", 0), ("original", 1), *(("random", at) for at in range(4))]:
+        record(script, task, item)
+    rows = script.judged(task, 2)["random"]
+    assert rows["gradient ascent"] == {"diverged": 2}
+    assert "klom_forget" in rows[script.OURS]
 
 
 def test_a_model_that_is_measured_is_not_trained_again(
     script: ModuleType, task: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    script.record(task, ("random", 0))
+    record(script, task, ("random", 0))
     (path,) = task.folder.iterdir()
     content = path.read_bytes()
     with monkeypatch.context() as patch:
-        patch.setattr(script, "retrained", lambda *_: pytest.fail("trained again"))
-        script.record(task, ("random", 0))
+        patch.setattr(Training, "run", lambda *_, **__: pytest.fail("trained again"))
+        record(script, task, ("random", 0))
     path.write_bytes(content[:50])  # cut off by a full disk
-    script.record(task, ("random", 0))
+    record(script, task, ("random", 0))
     assert script.saved(path).keys() == script.saved(task.path("random", 0)).keys()
     assert path.read_bytes() != content[:50]
 
