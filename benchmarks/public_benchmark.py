@@ -62,7 +62,7 @@ METHODS = {
     OURS: Forsaken.out_of_fold(),
     **{
         f"oracle matching, rate {rate:g}": build("oracle-matching", {"learning_rate": rate, "epochs": 8})
-        for rate in (3e-5, 1e-4, 3e-4, 1e-3, 3e-3)
+        for rate in (3e-6, 1e-5, 3e-5, 1e-4, 1e-3)
     },
     **{
         f"gradient ascent, rate {rate:g}": build("gradient-ascent", {"learning_rate": rate, "epochs": 5})
