@@ -277,12 +277,9 @@ def saved(path: Path) -> dict[str, Any] | None:
 
 
 def items_of(task: Task, models: int) -> list[Item]:
-    """Return all models, number by number, so that a run which was cut off can be judged with fewer."""
-    return [
-        item
-        for at in range(models)
-        for item in (("original", at), *((name, 2 * at + twin) for name in task.sets for twin in (0, 1)))
-    ]
+    """Return all models; the originals, each with five trainings, come first, or the last would run alone."""
+    retrained = [(name, 2 * at + twin) for at in range(models) for name in task.sets for twin in (0, 1)]
+    return [*(("original", at) for at in range(models)), *retrained]
 
 
 def judged(task: Task, models: int) -> dict[str, Any]:
