@@ -6,8 +6,7 @@ In one process: a training on everything (which a reference takes too: it has as
 samples to forget, one pass for the curvature, its factorisation (what the first request computes and the next ones
 reuse), and requests without views and with three (the median of --repeats each; the retrained model says where to go).
 `moments_seconds`, the pass that takes the samples' share out of the curvature afterwards, is part of a request.
-`amortised_N` is the share of retraining that each of N requests costs when the K = 4 trainings of the table and the
-curvature are divided among them; `break_even` is the request from which on the table is cheaper. On a GPU
+out_of_fold_tables.py makes from it what each of several requests costs, the trainings of the table included. On a GPU
 `rows_per_second_N` is what training passes in batches of N: a larger batch may retrain faster than the recipe does. Run
 it with nothing beside it. Writes results/request-costs-TASK-DEVICE.json, with the epochs in its name where they are not
 the scenario's own.
@@ -16,7 +15,6 @@ the scenario's own.
 from __future__ import annotations
 
 import argparse
-import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -130,7 +128,6 @@ def measured(scenario: Scenario, seed: int, device: str, repeats: int, progress:
     for name in ("", "_with_views"):
         seconds = (told[f"unlearn_seconds{name}"] or 0.0) + moments
         told |= {f"request_seconds{name}": seconds, f"share_of_retraining{name}": seconds / retrain}
-    request, table_seconds = told["request_seconds"] or 0.0, FOLDS * training + fitted
     passes = scenario.recipe.epochs * len(scenario.train)
     told |= {
         "retrain_seconds": retrain,
@@ -139,11 +136,10 @@ def measured(scenario: Scenario, seed: int, device: str, repeats: int, progress:
         "curvature_seconds": fitted,
         "curvature_share_of_passes": curvature.rows / passes,
         "curvature_mebibytes": curvature.bytes / 2**20,
-        "break_even": math.floor(table_seconds / (retrain - request)) + 1 if request < retrain else None,
     }
     if device != "cpu":
         told |= throughput(scenario, device)
-    return told | {f"amortised_{count}": (table_seconds / count + request) / retrain for count in (1, 10, 100)}
+    return told
 
 
 def main() -> None:

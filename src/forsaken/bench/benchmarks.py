@@ -240,7 +240,7 @@ BENCHMARKS: dict[str, Benchmark] = {
             "cfr",
             "catastrophic forgetting rate",
             "Table eel",
-            (*OOD, BUILT_IN),
+            (*OOD, *ID, BUILT_IN),
             _plain(*METHODS),
             (CFR,),
             note=f"{_SHARED} SMU and SISA were trained on the samples that their CFR is measured on.",

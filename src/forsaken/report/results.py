@@ -32,9 +32,10 @@ VERDICTS = (
     "Each is what the paper says, whether or not it is good. A verdict compares means over seeds: confirmed where the "
     "claim holds in every place that it speaks of (a scenario, for some claims a scenario and a row), confirmed where "
     "measured if only some places were, mixed where it holds in some of them. A place is in doubt where the verdict "
-    "rests on a single seed, on 95 % intervals that overlap (with each other, one moved by the tolerance of the check, "
-    "or with a fixed bound), on a number that not all seeds have, or on some of the rows alone. A ruined model, which "
-    "lost more than half of its accuracy beyond chance, is no evidence. Times are compared on one machine."
+    "rests on a single seed, on 95 % intervals that overlap (after allowing for the tolerance of the check) or hold "
+    "the bound that they are compared with, on a number that not all seeds have, or on some of the rows alone. A "
+    "ruined model, which lost more than half of its accuracy beyond chance, is no evidence. Times are compared on one "
+    "machine."
 )
 _ON = {"cuda": "on a GPU", "cpu": "on a CPU"}
 
