@@ -108,6 +108,8 @@ class Evidence:
         Comparisons without which the steps say nothing about the claim, by what is the case where they fail.
     left_out : str
         What the claim speaks of that is not in the comparison.
+    only_more : bool
+        Whether what is left out could only add steps: one that fails then settles the claim without it.
     """
 
     scenario: str
@@ -115,6 +117,7 @@ class Evidence:
     steps: tuple[Above, ...] = ()
     needs: Mapping[str, Above] = field(default_factory=dict)
     left_out: str = ""
+    only_more: bool = False
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -132,15 +135,18 @@ class Evidence:
         if self.holds is None:
             return ()
         failed = [step for step in self.steps if not step.holds]
-        deciding = [] if any(not step.doubts for step in failed) else failed or self.steps
+        settled = any(not step.doubts for step in failed)
+        deciding = [] if settled else failed or self.steps
         found = [doubt for step in (*deciding, *self.needs.values()) for doubt in step.doubts]
-        return tuple(dict.fromkeys((*found, *([self.left_out] if self.left_out else []))))
+        open_to = [] if not self.left_out or (settled and self.only_more) else [self.left_out]
+        return tuple(dict.fromkeys((*found, *open_to)))
 
     @property
     def told(self) -> str:
         """The numbers in words, and what a reader must know of them."""
         absent = [f"{_NOT_MEASURED}: {what}" for what in self.missing]
-        return "; ".join((self.text, *absent, *self.doubts))
+        more = [self.left_out] if self.holds is not None and self.left_out else []
+        return "; ".join(dict.fromkeys((self.text, *absent, *self.doubts, *more)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -417,7 +423,7 @@ def _extreme(number: str, label: str, row: str, rows: tuple[str, ...], *, lowest
         others, left_out = numbers.others(benchmark, scenario, number, [one for one in rows if one != row])
         steps = tuple(Above(other, own[row]) if lowest else Above(own[row], other) for other in others.values())
         found = {name: (own | others)[name] for name in rows if name in own | others}
-        return Evidence(scenario, f"{label}: {_rows(found)}", steps, left_out=left_out)
+        return Evidence(scenario, f"{label}: {_rows(found)}", steps, left_out=left_out, only_more=True)
 
     return judge
 
@@ -434,7 +440,8 @@ def _least_loss(numbers: _Numbers, scenario: str) -> Evidence:
     own = numbers.cell("performance-drop", scenario, PAPER, "accuracy_loss")
     others, left_out = numbers.others("performance-drop", scenario, "accuracy_loss", _THEIRS)
     text = f"points of accuracy lost: {_rows({PAPER: own} | others, 1, 100)}"
-    return Evidence(scenario, text, tuple(Above(other, own) for other in others.values()), left_out=left_out)
+    steps = tuple(Above(other, own) for other in others.values())
+    return Evidence(scenario, text, steps, left_out=left_out, only_more=True)
 
 
 def _cfr_and_accuracy(numbers: _Numbers, scenario: str) -> Evidence:
@@ -488,24 +495,32 @@ def _sizes(numbers: _Numbers, scenario: str, benchmark: str) -> Evidence:
 
 def _sizes_beside(numbers: _Numbers, scenario: str, benchmark: str) -> Evidence:
     steps: list[Above] = []
-    gaps, leads, without, ruined = [], [], {}, {}
+    gaps, leads, without, ruined, failed = [], [], {}, {}, {}
     for name in dict.fromkeys(line.variation for line in BENCHMARKS[benchmark].lines_of(scenario)):
+        why = numbers.working(benchmark, scenario, "fr", (PAPER,), name)[1].get(PAPER)
+        if why in (_REFUSED, _RUINED):
+            failed[name] = why
+            steps.append(Above(_exactly(0.0), _exactly(1.0)))
+            continue
         try:
             rate = numbers.all_of(benchmark, scenario, "fr", (PAPER, RETRAINED), name)
             right = numbers.cell(benchmark, scenario, PAPER, "accuracy", name)
             others, left_out = numbers.others(benchmark, scenario, "accuracy", _THEIRS, name)
-        except _NotMeasuredError:
-            without[name] = _NOT_MEASURED
+        except _NotMeasuredError as error:
+            without[name] = _NOT_MEASURED if _NOT_MEASURED in str(error) else str(error)
             continue
         ruined[left_out] = True
         steps += [Above(rate[PAPER], rate[RETRAINED], -_NEAR), *(Above(right, other) for other in others.values())]
         gaps.append(_of(rate[PAPER]) - _of(rate[RETRAINED]))
         leads.append(_of(right) - max(map(_of, others.values())))
-    if len(gaps) < 3:
+    if len(gaps) < 3 and not failed:
         raise _NotMeasuredError(_told(without))
-    text = f"{len(gaps)} sizes: FR at worst {min(gaps):+.3f} beside retraining, accuracy at worst "
-    text += f"{100 * min(leads):+.1f} points beside the best of SMU, SISA and SISA-DP"
-    return Evidence(scenario, text, tuple(steps), left_out="; ".join(filter(None, (*ruined, _left_out(without)))))
+    told = [f"{PAPER} {_told(failed)}"] if failed else []
+    if gaps:
+        text = f"{len(gaps)} sizes: FR at worst {min(gaps):+.3f} beside retraining, accuracy at worst "
+        told.append(f"{text}{100 * min(leads):+.1f} points beside the best of SMU, SISA and SISA-DP")
+    left_out = "; ".join(filter(None, (*ruined, _left_out(without))))
+    return Evidence(scenario, "; ".join(told), tuple(steps), left_out=left_out, only_more=True)
 
 
 def _shards(numbers: _Numbers, scenario: str, row: str) -> Evidence:
@@ -520,7 +535,7 @@ def _shards(numbers: _Numbers, scenario: str, row: str) -> Evidence:
     text += f"of accuracy lost {100 * _of(lost[first]):.1f} to {100 * _of(lost[last]):.1f}"
     steps = [step for one in rate.values() for step in _near(one, own, _MODEST)]
     more = Above(lost[last], lost[first], _LITTLE)
-    return Evidence(scenario, text, (*steps, more), _forgot(own), _left_out(without))
+    return Evidence(scenario, text, (*steps, more), _forgot(own), _left_out(without), only_more=True)
 
 
 def _linear(benchmark: str, counts: tuple[int, ...]) -> _Judge:
@@ -645,8 +660,9 @@ def _overtraining(numbers: _Numbers, scenario: str) -> Evidence:
     if len(stages) < 2:
         raise _NotMeasuredError(_told(without))
     told = [f"epochs {_count(at)}: FR {_of(rate[at]):.3f} of {_of(known[at]):.0f} memorised" for at in stages]
-    step = Above(rate[stages[-1]], rate[stages[0]], _LITTLE)
-    return Evidence(scenario, ", ".join(told), (step,), left_out=_left_out(without))
+    most, least = rate[stages[-1]], rate[stages[0]]
+    steps = Above(most, least, _LITTLE), Above(least, most, -_MODEST)
+    return Evidence(scenario, ", ".join(told), steps, left_out=_left_out(without))
 
 
 def _white_box(numbers: _Numbers, scenario: str) -> Evidence:

@@ -208,7 +208,7 @@ def settings_of(scenario: str, name: str) -> dict[str, Any]:
     if row.tuned:
         start = next((own for own in (*TUNED, *_SAME_TUNING) if scenario.startswith(own)), "reuters")
         found = TUNED[_SAME_TUNING.get(start, start)].get(name, _REUTERS.get(name, {}))
-    if row.method.startswith("sisa") and scenario.startswith("digits"):
+    if row.method.startswith("sisa") and scenario.startswith(("digits", "poison-digits")):
         found = found | _FEW_SLICES
     return dict(found)
 

@@ -32,14 +32,17 @@ GRIDS: dict[str, dict[str, tuple[Any, ...]]] = {
     "gradient-ascent": {"learning_rate": (1e-4, 1e-3, 3e-3, 1e-2, 2e-2, 3e-2, 1e-1, 3e-1), "epochs": _EPOCHS},
     "neggrad-plus": {"learning_rate": _RATES, "alpha": (0.8, 0.95)},
     "l1-sparse": {"learning_rate": _RATES[2:], "gamma": (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)},
-    "salun": {"learning_rate": (1e-4, *_RATES)},
-    "scrub": {"learning_rate": _RATES},
+    "salun": {"learning_rate": (1e-5, 3e-5, 1e-4, *_RATES)},
+    "scrub": {"learning_rate": (*_RATES, 10.0)},
     # of the largest ratio that any weight can have, 1 / (D's share of the training data)
-    "ssd": {"alpha": (0.1, 0.3, 0.5, 0.6, 0.8, 0.9, 0.95, 0.98), "damping": (0.5, 1.0, 2.0, 5.0)},
-    "bad-teacher": {"learning_rate": (1e-4, *_RATES)},
+    "ssd": {
+        "alpha": (0.1, 0.3, 0.5, 0.6, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995),
+        "damping": (0.5, 1.0, 2.0, 5.0, 10.0, 20.0),
+    },
+    "bad-teacher": {"learning_rate": (1e-5, 3e-5, 1e-4, *_RATES)},
     "msg": {"learning_rate": _RATES},
     "ct": {"learning_rate": _RATES},
-    "smu": {"learning_rate": (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)},
+    "smu": {"learning_rate": (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)},
     # times the recipe's rate: noise of this size may want smaller or larger steps than plain training
     "sisa-dp-sgd": {"rate": (0.1, 0.3, 1.0, 3.0)},
 }
@@ -139,7 +142,7 @@ def distance(name: str, numbers: Mapping[str, Any], retrained: Mapping[str, Any]
 def edges(name: str, settings: Mapping[str, Any]) -> list[str]:
     """Return the settings that lie at an end of their grid, beyond which a better value may lie.
 
-    >>> edges("scrub-all", {"learning_rate": 3.0}), edges("scrub-all", {"learning_rate": 0.1})
+    >>> edges("scrub-all", {"learning_rate": 10.0}), edges("scrub-all", {"learning_rate": 0.1})
     (['learning_rate'], [])
     """
     grid = grid_of(name)

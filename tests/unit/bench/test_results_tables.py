@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -305,6 +306,9 @@ def test_every_doubt_is_told_in_one_place() -> None:
     assert Finding("claim", "", (one,)).coverage == "1 of 1 measured, 1 in doubt"
     settled = Evidence("a", "numbers", (Above(low, sure), Above(sure, wide)))
     assert (settled.holds, settled.doubts) == (False, ()), "a step that fails beyond doubt settles it"
+    fewer = replace(settled, left_out="left out: smu", only_more=True)
+    assert (fewer.doubts, fewer.told) == ((), "numbers; left out: smu"), "more steps would change nothing"
+    assert replace(fewer, only_more=False).doubts == ("left out: smu",)
     needed = Evidence("a", "numbers", (Above(sure, low),), {"nothing was forgotten": Above(low, sure)})
     assert (needed.holds, needed.told) == (None, "numbers; not measured: nothing was forgotten")
 
@@ -466,6 +470,26 @@ def test_equal_rates_count_only_where_something_was_forgotten(tmp_path: Path) ->
         sizes = {f"forget={count}": {"fr": rate, "accuracy": 0.8} for count in (100, 300)}
         put(tmp_path, "sizes-id", "imdb-id", "paper", sizes)
         assert verdict(tmp_path, "white-box oracle finds") == verdict(tmp_path, "fall only a little") == word
+
+
+def test_a_size_at_which_the_paper_s_method_ruins_the_model_counts(tmp_path: Path) -> None:
+    before = {"accuracy_before": 0.87}
+    for row, accuracy in {"paper": 0.85, "retrained": 0.86, "smu": 0.8, "sisa": 0.7, "sisa-dp": 0.6}.items():
+        numbers = {f"forget={count}": before | {"fr": 0.9, "accuracy": accuracy} for count in (100, 150, 200, 300)}
+        put(tmp_path, "sizes-id", "imdb-id", row, numbers)
+    assert verdict(tmp_path, "At every size") == WHERE_MEASURED
+    put(tmp_path, "sizes-id", "imdb-id", "paper", {"forget=300": before | {"fr": 1.0, "accuracy": 0.5}})
+    assert verdict(tmp_path, "At every size") == "not confirmed"
+    assert told(tmp_path, "At every size").startswith("paper ruined: forget=300; 3 sizes")
+
+
+def test_a_less_overtrained_model_is_forgotten_a_little_worse_and_not_much(tmp_path: Path) -> None:
+    for first, word in ((0.96, WHERE_MEASURED), (1.0, "not confirmed"), (0.2, "not confirmed")):
+        rates = {
+            f"epochs={count}": {"fr": rate, "memorised": 150} for count, rate in ((2, first), (20, 0.98), (40, 1.0))
+        }
+        put(tmp_path, "overtraining", "reuters-35-11", "paper", rates)
+        assert verdict(tmp_path, "overtrained") == word
 
 
 def test_sizes_and_shards_are_checked(tmp_path: Path) -> None:
