@@ -38,6 +38,7 @@ from torch import Tensor, nn
 
 from forsaken import Forsaken, Recipe, References, Training
 from forsaken._files import make_folder, write_atomically
+from forsaken._random import torch_seed
 from forsaken._untrusted import UnreadableError, read_npz
 from forsaken.bench.datasets.store import data_folder, load_dataset
 from forsaken.bench.networks import Pixels
@@ -164,7 +165,7 @@ class Task:
     @staticmethod
     def _source(who: str) -> list[str]:
         made = original if who == "original" else retrained
-        return [inspect.getsource(each) for each in (block, Residual, Fifth, Task, measured, made)]
+        return [inspect.getsource(each) for each in (block, Residual, Fifth, Task, measured, margins, made)]
 
     @property
     def _unseen(self) -> int:
@@ -182,8 +183,12 @@ class Task:
 
     def paths(self, items: Iterable[Item]) -> dict[Item, Path]:
         """Return where the record of each model lies; a name holds all that decides what is in it."""
+        with torch_seed(0):
+            network = self.training.build()
+        few = self.train.rows(np.arange(min(16, len(self.train))))
         shared = {
-            "network": str(self.training.build()),
+            # the answers too: the text does not say how a layer scales pictures
+            "network": [str(network), content_hash(Samples(predict_logits(network, few)))],
             "data": [content_hash(self.train), content_hash(self.validation)],
             "recipe": self.training.recipe.to_dict(),
             "watched": self.watched,
@@ -193,7 +198,7 @@ class Task:
         }
         found = {}
         for who, number in items:
-            rooms = ("models", "references", "unlearning") if who == "original" else ("models",)
+            rooms = ("data", "models", *(("references", "unlearning") if who == "original" else ()))
             facts = {
                 "script": self._source(who),
                 "methods": [[row, method.settings] for row, method in METHODS.items()] if who == "original" else [],

@@ -99,17 +99,31 @@ def test_a_model_that_is_measured_is_not_trained_again(
     assert path.read_bytes() != content[:50]
 
 
+class _Scaled(nn.Sequential):
+    """A network whose text says nothing of what it does to its inputs."""
+
+    def __init__(self, network: nn.Sequential) -> None:
+        super().__init__(*network)
+
+    def forward(self, inputs: Any) -> Any:
+        return super().forward(2 * inputs)
+
+    def __repr__(self) -> str:
+        return repr(nn.Sequential(*self))
+
+
 def test_what_decides_a_record_is_in_its_name(script: ModuleType, task: Any) -> None:
     others = [
         replace(task, seed=1),
         replace(task, watched=41),
         replace(task, training=Training(task.training.build, Recipe(61, 16, 3e-3))),
         replace(task, training=Training(lambda: nn.Linear(60, 2), task.training.recipe)),
+        replace(task, training=Training(lambda: _Scaled(task.training.build()), task.training.recipe)),
         replace(task, validation=task.validation.rows(np.arange(239))),
         replace(task, sets={"random": np.arange(1, 21)}),
     ]
     names = {one.path("original", 0).name for one in [task, *others]}
-    assert len(names) == 7
+    assert len(names) == 8
     assert task.path("original", 0) != task.path("original", 1)
     task.folder.mkdir(exist_ok=True)
     with pytest.raises(OutputError, match="run the script again"):

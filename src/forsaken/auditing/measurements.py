@@ -37,6 +37,12 @@ from forsaken.unlearning.settings import listed
 BEFORE, RETRAINED = "before", "retrained"
 PARTS: tuple[Literal["forget", "retain", "test"], ...] = ("forget", "retain", "test")
 _PROBED = 16  # samples whose logits under a new network are part of its identity
+# Rooms and files whose code decides what is measured of a model.
+_SOURCES = (
+    *("data", "metrics", "models", "references", "unlearning", "_random.py", "recipe.py", "sets.py"),
+    *("bench/networks.py", "oracles/shadow.py"),
+    *(f"auditing/{name}.py" for name in ("ensembles", "held_out", "inputs", "measurements")),
+)
 
 Record: TypeAlias = Mapping[str, Array]
 """The measurements of one model: margins by set, and numbers such as "test.accuracy" and "seconds"."""
@@ -260,10 +266,10 @@ def _recognisable(method: Unlearner) -> bool:
 def _sources() -> str:
     """Return the hash of the code that trains and unlearns, which may change without a new version of the package."""
     root = Path(forsaken.models.__file__).parents[1]
-    rooms = ("models", "unlearning", "metrics", "references", "bench")
     found = hashlib.blake2b(digest_size=16)
-    for path in sorted(path for room in rooms for path in (root / room).rglob("*.py")):
-        found.update(path.read_bytes())
+    for place in _SOURCES:
+        for path in [root / place] if place.endswith(".py") else sorted((root / place).rglob("*.py")):
+            found.update(path.read_bytes())
     return found.hexdigest()
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from forsaken.auditing import measurements
 from forsaken.auditing.measurements import Matrices, MeasurementCache
 from forsaken.errors import InputError
+from forsaken.provenance import PACKAGE
 
 
 def test_records_of_single_models_become_rows() -> None:
@@ -90,3 +93,15 @@ def test_with_a_secret_only_its_holder_can_put_a_record_there(cache: Measurement
         other.read("before", 7)
     with pytest.raises(InputError, match="1 files of measurements were changed"):
         other.check([("before", 7)])
+
+
+def test_all_code_that_decides_a_measurement_is_in_its_key() -> None:
+    for place in measurements._SOURCES:
+        assert (PACKAGE / place).exists(), place
+    others = {"_files", "_untrusted", "engine", "errors", "provenance", "types"}  # change no measurement
+    for place in (place for place in measurements._SOURCES if place.startswith("auditing/")):
+        for node in ast.walk(ast.parse((PACKAGE / place).read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("forsaken."):
+                parts = (node.module or "").split(".")[1:]
+                found = {parts[0], f"{parts[0]}.py", "/".join(parts) + ".py"}
+                assert found & set(measurements._SOURCES) or parts[0] in others, f"{place} imports {node.module}"
