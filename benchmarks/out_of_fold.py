@@ -177,6 +177,16 @@ def ensembles_of(rows: dict[str, Row], scenario: Scenario, options: argparse.Nam
     )
 
 
+def lesser(path: Path, options: argparse.Namespace) -> str:
+    """Return why a run would replace a result by less than it holds; empty where it would not."""
+    if not path.exists():
+        return ""
+    models = json.loads(path.read_bytes())["options"]["models"]
+    if options.only:
+        return "holds every row, and --only measures some"
+    return f"was measured with {models} models, and this run has {options.models}" if options.models < models else ""
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--task", default="digits", help="a scenario")
@@ -191,6 +201,9 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("runs/out-of-fold"), help="where margins are kept")
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
+    path = options.results / f"out-of-fold-{options.task}-{options.rows}-{options.seed}.json"
+    if why := lesser(path, options):
+        parser.error(f"{path.name} {why}; name another folder with --results")
     only = set(filter(None, options.only.split(",")))
     rows = {name: row for name, row in PRESETS[options.rows](options.task).items() if not only or name in only}
     start = time.perf_counter()
@@ -216,7 +229,6 @@ def main() -> None:
         "rows": table,
     }
     options.results.mkdir(parents=True, exist_ok=True)
-    path = options.results / f"out-of-fold-{options.task}-{options.rows}-{options.seed}.json"
     write_atomically(path, json.dumps(content, indent=1).encode() + b"\n")
     about = {name: content[name] for name in ("command", "options", "provenance", "wall_seconds", "sizes")}
     save_margins(options.results / "margins" / f"{path.stem}.npz", matrices, about)

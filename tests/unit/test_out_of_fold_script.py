@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -81,6 +82,16 @@ def test_attacks_are_those_of_the_saved_margins() -> None:
             if result.exists():
                 earlier = json.loads(result.read_bytes())["rows"][practical]
                 assert row["forget"]["auc"] == pytest.approx(earlier["auc"], abs=0.003), "float16 moves it by less"
+
+
+def test_a_smaller_run_does_not_replace_a_result(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    with benchmark_scripts.script("out_of_fold") as script:
+        assert script.lesser(path, Namespace(models=2, only="")) == ""
+        path.write_text(json.dumps({"options": {"models": 16}}))
+        assert "16 models, and this run has 8" in script.lesser(path, Namespace(models=8, only=""))
+        assert "--only" in script.lesser(path, Namespace(models=32, only="retrained"))
+        assert script.lesser(path, Namespace(models=32, only="")) == ""
 
 
 def test_saved_margins_are_read_back(tmp_path: Path) -> None:
