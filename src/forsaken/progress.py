@@ -13,6 +13,7 @@ from forsaken.errors import SettingsError
 from forsaken.types import Progress, Tick, silent
 
 _APART = 0.1  # seconds between two drawings in a notebook
+_WIDE = 110  # columns of a terminal that has room for long bars and a text beside them
 
 
 @contextmanager
@@ -42,13 +43,14 @@ def _terminal_bars(console: Any) -> Iterator[Progress]:
     )
     from rich.progress import Progress as Bars  # noqa: PLC0415
 
+    wide = console.width >= _WIDE  # or a long text would push count and times out of the window
     columns = (
         TextColumn("{task.description}"),
-        BarColumn(),
+        BarColumn(40 if wide else 10),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[text]}"),
+        *([TextColumn("{task.fields[text]}")] if wide else []),
     )
     tasks: dict[str, TaskID] = {}
     last: dict[TaskID, tuple[Tick, float]] = {}

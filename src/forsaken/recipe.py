@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias, get_args
+
+from forsaken._checks import Problems
+
+Optimiser: TypeAlias = Literal["adam", "sgd"]
+Schedule: TypeAlias = Literal["constant", "one-cycle"]
+Augmentation: TypeAlias = Literal["mirror-shift", "word-dropout"]
+_SMALLEST = 1e-12  # of a rate or a norm that does something
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +56,24 @@ class Recipe:
     batch_size: int
     learning_rate: float
     weight_decay: float = 0.0
-    optimiser: Literal["adam", "sgd"] = "adam"
-    schedule: Literal["constant", "one-cycle"] = "constant"
+    optimiser: Optimiser = "adam"
+    schedule: Schedule = "constant"
     clip: float | None = None
-    augmentation: Literal["mirror-shift", "word-dropout"] | None = None
+    augmentation: Augmentation | None = None
+
+    def __post_init__(self) -> None:
+        found = Problems("Recipe")
+        found.whole("epochs", self.epochs, least=0)
+        found.whole("batch_size", self.batch_size, least=1)
+        found.number("learning_rate", self.learning_rate, least=_SMALLEST)
+        found.number("weight_decay", self.weight_decay, least=0.0)
+        found.choice("optimiser", self.optimiser, get_args(Optimiser))
+        found.choice("schedule", self.schedule, get_args(Schedule))
+        if self.clip is not None:
+            found.number("clip", self.clip, least=_SMALLEST)
+        if self.augmentation is not None:
+            found.choice("augmentation", self.augmentation, get_args(Augmentation))
+        found.report()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings by name."""

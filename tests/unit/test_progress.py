@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from forsaken.errors import SettingsError
-from forsaken.progress import reporter
+from forsaken.progress import bars, reporter
 from forsaken.types import Tick
 
 
@@ -46,3 +46,17 @@ def test_bars_go_where_the_work_fails(capsys) -> None:
     with pytest.raises(ValueError, match="no"):
         work()
     assert "1/4" not in capsys.readouterr().err
+
+
+def test_a_narrow_terminal_shows_count_and_time(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    for columns, long in ((80, False), (140, True)):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        with bars() as report:
+            report(Tick("train models without a fold each", 5000, 5000, "networks 1 to 4 of 5, epoch 39 of 80"))
+        shown = capsys.readouterr().err
+        assert "5000/5000" in shown
+        assert "0:00:0" in shown
+        assert ("epoch 39 of 80" in shown) is long

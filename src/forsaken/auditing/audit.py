@@ -114,7 +114,8 @@ def audit(
         How models like these are trained, for "standard" and "full". What a callable trains is not cached.
     method : str or Unlearner
         The method that made the model forget, which "full" repeats on other originals: a name of `forsaken.METHODS`
-        for its defaults, or an instance with its settings.
+        for its defaults (with `references`, "forsaken" goes by them, as in `forsaken.unlearn`), or an instance with its
+        settings.
     references : References, optional
         The table that the method was given, with the forgotten rows still in it. "full" makes references for every
         original in the same way, which costs up to as many trainings for each original as the table has folds.
@@ -147,7 +148,7 @@ def audit(
     """
     if profile not in PROFILES:
         raise UnknownNameError("profile", profile, PROFILES)
-    chosen = build(method, {}) if isinstance(method, str) else method
+    chosen = build(method, {}, references=references is not None) if isinstance(method, str) else method
     _check(oracle, training, chosen, models, folder)
     classes = classes_of(before)
     given = {"kept": kept, "retain": retain, "test": test, "reference": reference, "nonmembers": nonmembers}
@@ -351,6 +352,12 @@ class _AuditRun:
 def _held_out(references: object, method: Unlearner | None, sets: Sets) -> HeldOut | None:
     """Return how the references of the originals are made; None for a method that uses none."""
     if method is None or (getattr(method, "target", None) != OUT_OF_FOLD and "references" not in method.about.needs):
+        if method is not None and references is not None:
+            raise SettingsError(
+                f"references were given, and {method!r} does not go by them, so the audit would be of another method",
+                field="method",
+                remedy='give method="forsaken", which goes by them as forsaken.unlearn does, or leave references out',
+            )
         return None
     if isinstance(references, HeldOut):
         return references

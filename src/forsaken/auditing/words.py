@@ -154,7 +154,14 @@ def _at_floor(value: float, attack: Number) -> bool:
 
 def _verdict(attacks: Sequence[Number]) -> str:
     found = [chance(attack) for attack in attacks]
-    if False in found:
+    telling = [attack for attack, nothing in zip(attacks, found, strict=True) if nothing is False]
+    if telling and all((attack.value or 0.0) < 0.5 for attack in telling):
+        return (
+            "That is not chance, but the other way round: the forgotten samples look less like training data than the "
+            "samples that they are compared with. If these are not like the forgotten ones, that says nothing; "
+            "otherwise too much may have been forgotten, which a retrained model would tell."
+        )
+    if telling:
         return "That is better than chance: the samples can still be recognised as training data."
     if None in found:
         return "Whether that is better than chance is not known; the notes and warnings say why."

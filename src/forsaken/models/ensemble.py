@@ -289,6 +289,12 @@ class _Masked(nn.Module):
         return x * self.noise
 
 
+class _Undropped(nn.Identity):
+    """Dropout that leaves nothing out; it is asked for its share as well."""
+
+    p = 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class _Draw:
     """The mask that one dropout layer needs for one network."""
@@ -423,7 +429,7 @@ def _of_network(batch: Nest, at: int) -> Nest:
 def _with_masks(module: nn.Module) -> nn.Module:
     for name, child in module.named_children():
         if type(child) is nn.Dropout and child.p < 1:
-            module.add_module(name, _Masked(1 - child.p) if child.p else nn.Identity())
+            module.add_module(name, _Masked(1 - child.p) if child.p else _Undropped())
         else:
             _with_masks(child)
     return module

@@ -31,6 +31,16 @@ class Training:
     recipe: Recipe
     device: str | torch.device = "cpu"
 
+    def __post_init__(self) -> None:
+        if isinstance(self.build, nn.Module) or not callable(self.build):
+            raise SettingsError(
+                f"build is a {type(self.build).__name__}, expected a function that builds a new network",
+                field="build",
+                remedy="give its class, or a function: lambda: MyNetwork(...)",
+            )
+        if not isinstance(self.recipe, Recipe):
+            raise SettingsError(f"recipe is {self.recipe!r}, expected a Recipe", field="recipe")
+
     def run(self, data: Samples, *, seed: int, progress: Progress = silent, stage: str = "train") -> nn.Module:
         """Train a new network on `data`."""
         return train(self.build, data, self.recipe, seed=seed, device=self.device, progress=progress, stage=stage)

@@ -379,7 +379,10 @@ class CrossFit:
             return self.steps
         with torch_seed(0):
             network = self.train.build()
-        return self.train.recipe.epochs * steps_of(len(self.data), self.train.recipe, network)
+        steps = self.train.recipe.epochs * steps_of(len(self.data), self.train.recipe, network)
+        if steps < 1:
+            raise SettingsError("the recipe has 0 epochs, so the folds' models would know nothing; give at least 1")
+        return steps
 
     def rows_of(self, at: int) -> tuple[Array, Array]:
         """Return the rows that the model of a training learns, and those that it never sees."""

@@ -77,8 +77,15 @@ def test_full_tells_of_a_tenth_that_stands_out():
 
 def test_standard_is_chance_only_if_every_attack_is():
     assert "no better than chance" in conclusion("standard", standard(0.5), QUIET).shown
-    for weak in ({"rmia": 0.8}, {"rmia": 0.5, "lira": 0.8}, {"rmia": 0.5, "white": 0.8}, {"rmia": 0.5, "white": 0.2}):
+    for weak in ({"rmia": 0.8}, {"rmia": 0.5, "lira": 0.8}, {"rmia": 0.5, "white": 0.8}, {"rmia": 0.2, "white": 0.8}):
         assert "can still be recognised" in conclusion("standard", standard(**weak), QUIET).shown
+
+
+def test_looking_less_like_training_data_is_not_being_recognised():
+    told = conclusion("standard", standard(0.003, lira=0.01), QUIET).shown
+    assert "the other way round" in told
+    assert "no better than chance" not in told
+    assert "can still be recognised" not in told
 
 
 def test_few_samples_show_little():

@@ -175,7 +175,7 @@ def test_a_full_audit_repeats_how_the_table_was_made(trained):
         trained.forget,
         profile="full",
         training=Training(build, FAST),
-        method=method,
+        method="forsaken",  # goes by the references, as the run did
         references=references,
         models=4,
         **trained.sets,
@@ -204,6 +204,8 @@ def test_a_full_audit_without_the_table_says_what_is_missing(trained):
     with pytest.raises(SettingsError, match="give references="):
         audit(trained.before, trained.after, trained.forget, method=Forsaken.out_of_fold(), **named)
     handed = References.claimed(trained.forget.inputs, torch.zeros(20, 3))
+    with pytest.raises(SettingsError, match="does not go by them"):
+        audit(trained.before, trained.after, trained.forget, method=Forsaken(), references=table(trained), **named)
     with pytest.raises(SettingsError, match="handed in"):
         audit(trained.before, trained.after, trained.forget, method=Forsaken.out_of_fold(), references=handed, **named)
 

@@ -81,6 +81,17 @@ class TwiceDropped(nn.Module):
         return self.dropout(self.dense(self.dropout(x)))
 
 
+class AsksForItsShare(nn.Module):
+    """Attention of Hugging Face models reads the share of its dropout layer, and draws itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense, self.dropout = nn.Linear(5, 3), nn.Dropout(0.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.dropout(self.dense(x)) / (1 - self.dropout.p)
+
+
 def frozen() -> nn.Module:
     network = mlp((5, 8, 3))
     network[0].requires_grad_(False)
@@ -112,8 +123,9 @@ def furthest(build: Callable[[], nn.Module], data: Samples, recipe: Recipe, rows
         (Words, TOKENS),
         (lambda: small_convolutions(classes=3, channels=(4, 6)), PICTURES),
         (frozen, DATA),
+        (AsksForItsShare, DATA),
     ],
-    ids=["dense", "dropout", "embedding", "convolutions", "frozen"],
+    ids=["dense", "dropout", "embedding", "convolutions", "frozen", "no-dropout"],
 )
 @pytest.mark.parametrize("at_once", [3, None])
 def test_they_are_what_train_makes(build: Callable[[], nn.Module], data: Samples, at_once: int | None) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -9,7 +12,7 @@ from torch import nn
 from forsaken.bench.networks import mlp
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError, NonFiniteError, SettingsError
-from forsaken.models.train import rate_at, steps_of, train, usable_device
+from forsaken.models.train import Training, rate_at, steps_of, train, usable_device
 from forsaken.models.weights import fingerprint, same_bits
 from forsaken.recipe import Recipe
 
@@ -149,3 +152,27 @@ def test_steps_are_counted_as_they_are_taken(count: int, normed: bool) -> None:
     train(lambda: network.append(nn.Linear(4, 2)), data, Recipe(1, 4, 1e-2), seed=0, progress=ticks.append)
     merged = normed and count in (5, 9)
     assert steps_of(count, Recipe(1, 4, 1e-2), network) == ticks[-1].done == (count + 3) // 4 - merged
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"epochs": "3"}, "epochs is '3', expected a whole number >= 0"),
+        ({"batch_size": 0}, "batch_size is 0, expected a whole number >= 1"),
+        ({"learning_rate": -1.0}, "learning_rate is -1.0"),
+        ({"optimiser": "adamw"}, "unknown optimiser 'adamw'; did you mean 'adam'"),
+        ({"schedule": "cosine"}, "unknown schedule 'cosine'"),
+        ({"augmentation": "mirror"}, "unknown augmentation 'mirror'"),
+        ({"clip": 0.0}, "clip is 0.0"),
+    ],
+)
+def test_a_recipe_that_nothing_can_be_trained_by_is_refused(changed: dict[str, Any], told: str) -> None:
+    with pytest.raises(SettingsError, match=re.escape(told)):
+        Recipe(**{"epochs": 3, "batch_size": 16, "learning_rate": 1e-2} | changed)
+
+
+def test_a_training_wants_a_function_and_a_recipe() -> None:
+    with pytest.raises(SettingsError, match="build is a Sequential, expected a function that builds a new network"):
+        Training(build(), Recipe(1, 16, 1e-2))  # type: ignore[arg-type]
+    with pytest.raises(SettingsError, match="recipe is None"):
+        Training(build, None)  # type: ignore[arg-type]
