@@ -138,12 +138,14 @@ def decide(found: Evidence) -> Verdict:
 def strictest(verdicts: Iterable[Verdict]) -> Verdict:
     """Return the verdict on a run from several, the strongest test last: one failure is enough, and so is one proof.
 
+    Of two that show nothing, one that had a yardstick says more about why.
+
     >>> known = [Verdict(word=word, line="") for word in ("not shown", "forgotten", "failed")]
     >>> strictest(known).word, strictest(known[:2]).word
     ('failed', 'forgotten')
     """
     order: tuple[Word, ...] = ("failed", "forgotten", "not shown")
-    return min(reversed(list(verdicts)), key=lambda verdict: order.index(verdict.word))
+    return min(reversed(list(verdicts)), key=lambda one: (order.index(one.word), one.yardstick is None))
 
 
 @dataclass(frozen=True, slots=True)

@@ -204,6 +204,8 @@ def test_one_failure_or_one_proof_is_enough() -> None:
     assert strictest([failed, proven]) is failed
     late = Verdict(word="not shown", line="of the strongest test")
     assert strictest([shown, late]) is late
+    compared = Verdict(word="not shown", line="the model before answered like them", yardstick=REFERENCES)
+    assert strictest([compared, late]) is compared, "it says more than that there was nothing to compare with"
 
 
 @pytest.mark.parametrize(
