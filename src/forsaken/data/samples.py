@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from scipy import sparse
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler
 
 from forsaken._random import torch_seed
 from forsaken.data.nest import Nest, concatenate, leaves, length, map_nest, shape_of
@@ -86,6 +86,21 @@ class Samples:
             samples = _from_memory(data, name, labels, classes)
         _check_finite(samples.inputs, name)
         return samples
+
+
+def shuffles(data: object) -> bool:
+    """Return whether `data` is a loader that may give its samples in another order than its dataset has them.
+
+    A batch sampler of an unknown class counts as one that shuffles.
+
+    >>> shuffles(DataLoader([1, 2], shuffle=True)), shuffles(DataLoader([1, 2])), shuffles([1, 2])
+    (True, False, False)
+    """
+    if not isinstance(data, DataLoader):
+        return False
+    batches = data.batch_sampler
+    known = batches is None or type(batches) is BatchSampler
+    return not (known and isinstance(getattr(batches, "sampler", data.sampler), SequentialSampler))
 
 
 def join(parts: Sequence[Samples]) -> Samples:

@@ -13,10 +13,9 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, SequentialSampler
 
 from forsaken._random import checked_seed
-from forsaken.data.samples import Samples
+from forsaken.data.samples import Samples, shuffles
 from forsaken.errors import InputError, ModelError, NotHeldOutError, SettingsError
 from forsaken.models.augment import View
 from forsaken.models.logits import Forward, as_module, predict_logits
@@ -725,7 +724,7 @@ def spread_of(own: Tensor, others: Sequence[Tensor | None]) -> float | None:
 
 def _check_order(data: object, name: str, what: str) -> None:
     """Refuse a loader that shuffles, where groups, logits or row numbers refer to the order of its samples."""
-    if isinstance(data, DataLoader) and not isinstance(data.sampler, SequentialSampler):
+    if shuffles(data):
         raise InputError(
             f"{what} of {name}, but its loader shuffles, so rows would be taken for others; give a loader with "
             "shuffle=False, or a Dataset"

@@ -15,12 +15,11 @@ from typing import Any, ClassVar, Generic, Self, TypeVar, cast, final
 import numpy as np
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, SequentialSampler
 
 from forsaken._checks import Problems
 from forsaken._html import bullets, paragraph, table
 from forsaken._random import checked_seed
-from forsaken.data.samples import Samples
+from forsaken.data.samples import Samples, shuffles
 from forsaken.errors import InputError, MaskError, ModelError, NothingForgottenError, SettingsError, UnknownNameError
 from forsaken.models.logits import Forward, LinearModel, as_given, as_module, evaluation, predict_logits
 from forsaken.models.train import Training
@@ -237,7 +236,7 @@ class Request(Sets):
                 f"curvature is of type {type(curvature).__name__}, expected what forsaken.Curvature.fit made of the "
                 "model and its training data"
             )
-        if targets is not None and isinstance(forget, DataLoader) and not isinstance(forget.sampler, SequentialSampler):
+        if targets is not None and shuffles(forget):
             raise InputError(
                 "targets follow the order of the forget samples, but their loader shuffles; give a loader with "
                 "shuffle=False, or a Dataset"

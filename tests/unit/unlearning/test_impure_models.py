@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, TensorDataset
 
 from forsaken import Forsaken, ShadowOracle, errors, unlearn
 
@@ -108,8 +110,25 @@ def test_a_loader_that_drops_samples_is_refused() -> None:
         Forsaken(target="uniform")(nn.Linear(6, 3), loader, None, KEPT)
 
 
-def test_targets_and_a_shuffling_loader_are_refused() -> None:
-    loader = DataLoader(TensorDataset(X), batch_size=3, shuffle=True)
+class Backwards(BatchSampler):
+    """Batches in an order of its own."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter(list(super().__iter__())[::-1])
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        {"batch_size": 3, "shuffle": True},
+        {"batch_sampler": BatchSampler(RandomSampler(X), 3, False)},
+        {"batch_sampler": Backwards(SequentialSampler(X), 3, False)},
+        {"batch_sampler": [[3, 4, 5], [0, 1, 2], [6, 7]]},
+    ],
+    ids=["shuffle", "batches of a random sampler", "unknown batch sampler", "list of batches"],
+)
+def test_targets_and_a_shuffling_loader_are_refused(order: dict[str, Any]) -> None:
+    loader = DataLoader(TensorDataset(X), **order)
     with pytest.raises(errors.InputError, match="order"):
         Forsaken()(nn.Linear(6, 3), loader, None, KEPT, targets=torch.zeros(8, 3))
 
