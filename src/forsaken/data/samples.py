@@ -112,17 +112,18 @@ def join(parts: Sequence[Samples]) -> Samples:
 
 @contextmanager
 def _loader_seed(data: object, seed: int) -> Iterator[None]:
-    """Seed a loader's own generator inside the block, and give it back as it was."""
-    own = data.generator if isinstance(data, DataLoader) else None
-    if own is None:
-        yield
-        return
-    state = own.get_state()
-    own.manual_seed(seed)
+    """Seed the generators of a loader and of its samplers inside the block, and give them back as they were."""
+    batches = getattr(data, "batch_sampler", None)
+    holders = data, batches, getattr(data, "sampler", None), getattr(batches, "sampler", None)
+    found = [getattr(holder, "generator", None) for holder in holders] if isinstance(data, DataLoader) else []
+    states = [(each, each.get_state()) for each in found if isinstance(each, torch.Generator)]
     try:
+        for each, _ in states:
+            each.manual_seed(seed)
         yield
     finally:
-        own.set_state(state)
+        for each, state in states:
+            each.set_state(state)
 
 
 def _is_dataset(data: object) -> bool:
