@@ -28,6 +28,7 @@ from torch.func import functional_call
 from forsaken.data.nest import Nest, leaves
 from forsaken.data.samples import Samples
 from forsaken.errors import ModelError, SettingsError
+from forsaken.models.layers import hooked
 from forsaken.models.logits import LinearModel, LogitModel
 from forsaken.references.curvature import Curvature
 
@@ -510,12 +511,12 @@ class FrozenPrefix:
         found: dict[nn.Module, Tensor] = {}
         calls: list[nn.Module] = []
 
-        def note(layer: nn.Module, _: object, output: Tensor) -> None:
+        def note(layer: nn.Module, _: object, __: object, output: Tensor) -> None:
             found[layer] = output.detach().clone() if layer is self.layers[-1] else _placeholder(output)
             calls.append(layer)
 
         with torch.no_grad():
-            with _hooked(self.layers, note):
+            with hooked(self.layers, note):
                 whole = call(inputs)
             if tuple(calls) != self.layers:
                 return None
@@ -587,7 +588,7 @@ def _first_layers(adapter: LogitModel, few: Nest, picked: Parameters, most: floa
     calls: list[tuple[nn.Module, object]] = []
     single = [module for module in adapter.model.modules() if not any(module.children())]
     before = {layer: _attributes(layer) for layer in single}
-    with torch.no_grad(), _hooked(single, lambda layer, _, output: calls.append((layer, output))):
+    with torch.no_grad(), hooked(single, lambda layer, _, __, output: calls.append((layer, output))):
         adapter(few)
     # A layer that stores something during a call must be called: what it stored would be out of date.
     storing = {layer for layer in single if _attributes(layer) != before[layer]}
@@ -616,19 +617,9 @@ def _independent(adapter: LogitModel, few: Nest, prefix: FrozenPrefix, picked: P
         for name, weight in adapter.model.named_parameters():
             stack.callback(weight.requires_grad_, weight.requires_grad)
             weight.requires_grad_(name in picked and name not in prefix.weights)
-        stack.enter_context(_hooked(prefix.layers, lambda _, __, output: depends.append(output.requires_grad)))
+        stack.enter_context(hooked(prefix.layers, lambda *call: depends.append(call[-1].requires_grad)))
         adapter(few)
     return not any(depends)
-
-
-@contextmanager
-def _hooked(layers: Iterable[nn.Module], note: Callable[..., None]) -> Iterator[None]:
-    handles = [layer.register_forward_hook(note) for layer in layers]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _constant(output: Tensor, *, copied: bool) -> Callable[..., Tensor]:
