@@ -103,6 +103,15 @@ def as_logits(output: object) -> Tensor:
     return output
 
 
+def centre(logits: Tensor) -> Tensor:
+    """Subtract the mean over the classes. Centred logits and posteriors determine each other.
+
+    >>> centre(torch.tensor([[1.0, 3.0]]))
+    tensor([[-1.,  1.]])
+    """
+    return logits - logits.mean(dim=-1, keepdim=True)
+
+
 def differentiable(logits: Tensor) -> Tensor:
     """Return logits that a gradient goes through; a model that cuts its gradient off cannot be made to forget."""
     if not logits.requires_grad:

@@ -36,7 +36,7 @@ from forsaken.data.nest import Nest
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError, ModelError, SettingsError
 from forsaken.models.layers import hooked, patches
-from forsaken.models.logits import Forward, LinearModel, LogitModel, as_module, evaluation
+from forsaken.models.logits import Forward, LinearModel, LogitModel, as_module, centre, evaluation
 from forsaken.models.weights import fingerprint
 from forsaken.progress import reporter
 from forsaken.references.rows import row_hashes
@@ -563,7 +563,7 @@ class _Layers:
 
         with hooked(self.layers.values(), note):
             logits = self.adapter(self.adapter.place(inputs))
-        centred = logits - logits.mean(1, keepdim=True)
+        centred = centre(logits)
         signs = torch.from_numpy(_signs(hashes, logits.shape[1])).to(centred)
         wanted = [*(output for *_, output in seen), *self.others.values()]
         if not wanted or not logits.requires_grad:

@@ -18,7 +18,7 @@ from forsaken._random import checked_seed
 from forsaken.data.samples import Samples, shuffles
 from forsaken.errors import InputError, ModelError, NotHeldOutError, SettingsError
 from forsaken.models.augment import View
-from forsaken.models.logits import Forward, as_module, predict_logits
+from forsaken.models.logits import Forward, as_module, centre, predict_logits
 from forsaken.models.train import Training
 from forsaken.progress import reporter
 from forsaken.references import store
@@ -712,13 +712,9 @@ def spread_of(own: Tensor, others: Sequence[Tensor | None]) -> float | None:
     >>> spread_of(torch.tensor([[1.0, -1.0]]), [torch.tensor([[2.0, -2.0]])])
     0.5
     """
-
-    def centred(logits: Tensor) -> Tensor:
-        return logits.double() - logits.double().mean(1, keepdim=True)
-
-    there = [centred(each) for each in others if each is not None]
+    there = [centre(each.double()) for each in others if each is not None]
     size = sum(float(each.square().mean()) for each in there)
-    apart = sum(float((centred(own) - each).square().mean()) for each in there)
+    apart = sum(float((centre(own.double()) - each).square().mean()) for each in there)
     return (apart / size) ** 0.5 if size > 0 else None
 
 

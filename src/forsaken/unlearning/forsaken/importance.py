@@ -25,10 +25,9 @@ from forsaken.data.nest import Nest, map_nest
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError, NonFiniteError
 from forsaken.models.layers import hooked, patches
-from forsaken.models.logits import differentiable
+from forsaken.models.logits import centre, differentiable
 from forsaken.types import Progress, Tick
 from forsaken.unlearning.forsaken.parameters import ParameterSpace, default_batch_size
-from forsaken.unlearning.forsaken.targets import centre
 from forsaken.unlearning.settings import choice, number
 
 _CHUNK_NUMBERS = 2**25  # gradient entries held at once: 128 MiB in float32

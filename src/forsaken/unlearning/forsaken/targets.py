@@ -12,6 +12,7 @@ from torch import Tensor
 from forsaken._random import Purpose, generator
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError, ModelError, SettingsError
+from forsaken.models.logits import centre
 from forsaken.unlearning.base import Request
 
 OUT_OF_FOLD = "out-of-fold"
@@ -166,15 +167,6 @@ def _check_labels(request: Request, classes: int) -> None:
                 f"the labels of {name} run from {low} to {high}, "
                 f"but the model's {classes} classes are 0 to {classes - 1}"
             )
-
-
-def centre(logits: Tensor) -> Tensor:
-    """Subtract the mean over the classes. Centred logits and posteriors determine each other.
-
-    >>> centre(torch.tensor([[1.0, 3.0]]))
-    tensor([[-1.,  1.]])
-    """
-    return logits - logits.mean(dim=-1, keepdim=True)
 
 
 def target_logits(posterior: Tensor) -> Tensor:
