@@ -160,7 +160,7 @@ class Node:
             loss_of(work(kept.inputs), kept.labels).backward()  # type: ignore[arg-type, no-untyped-call]
             return {name: size * weight.grad for name, weight in work.named_parameters() if weight.grad is not None}
         seed = (self.seed * 1_000_003 + terms.step) % 2**32
-        local = train(lambda: copy.deepcopy(self.model), kept, self.recipe, seed=seed)
+        local = train(lambda: self.model, kept, self.recipe, seed=seed)
         end = dict(local.named_parameters())
         return {name: size * (weight - end[name].detach()) for name, weight in start.items()}
 

@@ -537,17 +537,17 @@ def trained_on(
         model = train(rows, steps, seed)
         progress(Tick(stage, 1, 1))
         return model
-    network = fit_network(
-        called_plainly(train.build, data, forward),
+    return fit_network(
+        train.build,
         data.rows(rows),
         train.recipe,
         seed=seed,
+        forward=forward,
         device=train.device,
         steps=steps,
         progress=progress,
         stage=stage,
     )
-    return _unwrapped(network)
 
 
 def key_in(folder: Path) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +20,7 @@ from forsaken._html import bullets, paragraph, table
 from forsaken._random import checked_seed
 from forsaken.data.samples import Samples, shuffles
 from forsaken.errors import InputError, MaskError, ModelError, NothingForgottenError, SettingsError, UnknownNameError
-from forsaken.models.logits import Forward, LinearModel, as_given, as_module, evaluation, predict_logits
+from forsaken.models.logits import Forward, LinearModel, as_given, as_module, copied, evaluation, predict_logits
 from forsaken.models.train import Training
 from forsaken.models.weights import changed_share, same_state
 from forsaken.progress import reporter
@@ -385,7 +384,7 @@ class Unlearner(ABC):
             )
             beside = {name: part for name in ("retain", "reference") if (part := request.get(name)) is not None}
             stop_strange_inputs(request.forget, beside, allowed)
-            student = _copy(module)
+            student = copied(module)
             # torch loads parts of itself when they are first used; that second is not the method's.
             torch.func.grad(torch.sum)(torch.zeros(1))
             torch.func.jvp(torch.sum, (torch.zeros(1),), (torch.zeros(1),))
@@ -509,13 +508,6 @@ def stopwatch(model: nn.Module) -> Iterator[Clock]:
     start = now()
     yield clock
     clock.seconds = now() - start
-
-
-def _copy(module: nn.Module) -> nn.Module:
-    try:
-        return copy.deepcopy(module)
-    except (RuntimeError, TypeError) as error:
-        raise ModelError(f"the model cannot be copied ({error}); give one that copy.deepcopy can copy") from error
 
 
 def _check_model(module: nn.Module) -> None:

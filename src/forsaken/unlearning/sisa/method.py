@@ -383,7 +383,8 @@ class SisaEnsemble(nn.Module):
     def forward(self, *inputs: Any, **named: Any) -> Tensor:
         """Return the logarithm of the posterior (samples x classes)."""
         voters = self.ensemble_state.sharded.voters
-        outputs = [as_logits(net(*inputs, **named)) for at, net in enumerate(self.constituents) if at in voters]
+        outputs = [net(*inputs, **named) for at, net in enumerate(self.constituents) if at in voters]
+        outputs = [as_logits(getattr(output, "logits", output)) for output in outputs]
         return vote(torch.stack(outputs))
 
     @property
