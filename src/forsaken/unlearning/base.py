@@ -396,8 +396,8 @@ class Unlearner(ABC):
             )
         if request.retain is not None and request.retain.labels is not None and "accuracy-loss" not in allowed:
             labels = request.retain.labels.cpu()
-            old, new = (
-                (predict_logits(each, request.retain, forward=forward).argmax(1) == labels).numpy()
+            old, new = (  # of copies, since a call may change a model: a counter, or an embedding with max_norm
+                (predict_logits(copied(each), request.retain, forward=forward).argmax(1) == labels).numpy()
                 for each in (module, student)
             )
             stop_accuracy_loss(old, new, "retain samples")

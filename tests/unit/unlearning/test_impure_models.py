@@ -13,6 +13,7 @@ from torch.nn import functional
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, TensorDataset
 
 from forsaken import Forsaken, ShadowOracle, errors, unlearn
+from forsaken.models.weights import fingerprint
 
 DRAW = torch.Generator().manual_seed(0)
 X, KEPT = torch.randn(8, 6, generator=DRAW), torch.randn(20, 6, generator=DRAW)
@@ -227,3 +228,24 @@ def test_scripted_and_traced_modules_are_told(method: str, inside: bool) -> None
     model = nn.Sequential(nn.Identity(), scripted) if inside else scripted
     with pytest.raises(errors.ModelError, match=r"scripted or traced module \(torch\.jit\).*made from"):
         unlearn(model, (X, labels[:8]), KEPT, retain=(KEPT, labels), method=method)
+
+
+class Bounded(nn.Module):
+    """Looks up words whose vectors are shortened where they are looked up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.layer = nn.Embedding(30, 8, max_norm=0.1), nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(self.words(x))
+
+
+@pytest.mark.parametrize(
+    ("model", "x"), [(Counting(), torch.cat([X, KEPT])), (Bounded(), torch.arange(28))], ids=["counter", "max_norm"]
+)
+def test_a_check_of_the_accuracy_leaves_the_callers_model_alone(model: nn.Module, x: torch.Tensor) -> None:
+    before, labels = fingerprint(model), torch.arange(28) % 3
+    settings = {"method": "fine-tune", "epochs": 1, "learning_rate": 1e-6}
+    unlearn(model, forget=(x[:8], labels[:8]), retain=(x[8:], labels[8:]), allow=(), **settings)
+    assert fingerprint(model) == before
