@@ -53,7 +53,7 @@ def neighbours_of(
 
 
 def _is_text(samples: Samples) -> bool:
-    """Return whether all inputs are rows of tokens, or of numbers that are mostly zero, and one is known as the words."""
+    """Return whether all inputs are rows of tokens or of mostly zeros, and it is known which of them is the words."""
     inputs = samples.inputs
     parts = leaves(inputs)
     return (len(parts) == 1 or (isinstance(inputs, dict) and "input_ids" in inputs)) and all(
