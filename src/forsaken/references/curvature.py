@@ -22,7 +22,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -312,7 +312,8 @@ class Curvature:
             {name: each.clone() for name, each in self.diagonals.items()},
         )
         if len(drawn):
-            sums = _summed(old, given, drawn, hashes, forward, None, silent, subtract_from=sums)
+            # a parameter that was frozen or thawed since then does not change which sums there are
+            sums = _summed(old, given, drawn, hashes, forward, None, silent, subtract_from=sums, names=self.names)
         return Curvature(*sums, self.rows - len(drawn), self.share, fingerprint(new))
 
     def check(self, model: nn.Module) -> str:
@@ -450,10 +451,14 @@ def _summed(
     progress: Progress,
     *,
     subtract_from: Sums | None = None,
+    names: Set[str] | None = None,
 ) -> Sums:
-    """Return the sums over the samples at `drawn`, or other sums from which these samples are subtracted."""
+    """Return the sums over the samples at `drawn`, or other sums from which these samples are subtracted.
+
+    `names` are the parameters that have sums, by default those that can be trained.
+    """
     work = copy.deepcopy(module)
-    trainable = {name for name, weight in work.named_parameters() if weight.requires_grad}
+    trainable = {name for name, weight in work.named_parameters() if weight.requires_grad} if names is None else names
     adapter = LogitModel(work.requires_grad_(False), forward)
     # cuDNN has no backward pass for recurrent layers in evaluation mode; the native kernels have.
     recurrent = any(isinstance(part, nn.RNNBase) for part in work.modules())
@@ -498,7 +503,7 @@ class _Layers:
     others: dict[str, nn.Parameter]
 
     @classmethod
-    def of(cls, adapter: LogitModel, few: Samples, trainable: set[str]) -> _Layers:
+    def of(cls, adapter: LogitModel, few: Samples, trainable: Set[str]) -> _Layers:
         """Sort the trainable weights of a model; a call with a few samples shows which layers are called."""
         model = adapter.model
         owners: dict[int, int] = {}

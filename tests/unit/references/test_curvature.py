@@ -809,3 +809,18 @@ def test_operations_in_place_after_a_layer_change_nothing(convolutions: bool) ->
     for name, own in plain.factors.items():
         for side in ("inputs", "outputs"):
             assert torch.equal(getattr(own, side).matrix, getattr(in_place.factors[name], side).matrix)
+
+
+@pytest.mark.parametrize("thawed", [False, True])
+def test_rows_are_taken_out_of_every_sum_whatever_was_frozen_since(thawed: bool) -> None:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)), torch.randn(20, 4)
+    model[0].requires_grad_(not thawed)
+    curvature = Curvature.fit(model, x)
+    expected = curvature.without(model, model, x[:10])
+    model[0].requires_grad_(thawed)
+    found = curvature.without(model, model, x[:10])
+    assert found.names == expected.names
+    for name, own in expected.factors.items():
+        assert torch.equal(own.inputs.matrix, found.factors[name].inputs.matrix)
+        assert torch.equal(own.outputs.matrix, found.factors[name].outputs.matrix)
