@@ -69,7 +69,7 @@ def _counted(sequences: object, start: int) -> tuple[Samples, Tensor]:
 def _of_one_format(sequences: object, start: int) -> tuple[Samples, int]:
     """Return the positions that count as samples, row by row equally many, and the number of sequences."""
     samples, counts = _counted(sequences, start)
-    if len(counts.unique()) > 1:
+    if int(counts.min()) < int(counts.max()):
         raise InputError(
             f"the sequences differ in how many positions count ({int(counts.min())} to {int(counts.max())}); give "
             "sequences of one format"

@@ -249,3 +249,30 @@ def test_a_check_of_the_accuracy_leaves_the_callers_model_alone(model: nn.Module
     settings = {"method": "fine-tune", "epochs": 1, "learning_rate": 1e-6}
     unlearn(model, forget=(x[:8], labels[:8]), retain=(x[8:], labels[8:]), allow=(), **settings)
     assert fingerprint(model) == before
+
+
+class Lazy(nn.Module):
+    """Registers a buffer at its first call, and replaces another one by a longer one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+        self.register_buffer("cache", torch.zeros(0), persistent=False)
+        self.register_buffer("nothing", None)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not hasattr(self, "scale"):
+            self.register_buffer("scale", torch.ones(6), persistent=False)
+        if len(self.cache) < len(x):
+            self.cache = torch.ones(len(x))
+        return self.layer(x * self.scale * self.cache[: len(x), None])
+
+
+def test_buffers_may_appear_and_grow_in_a_call() -> None:
+    plain, lazy = nn.Linear(6, 3), Lazy()
+    lazy.layer.load_state_dict(plain.state_dict())
+    results = [Forsaken(target="uniform", penalty=0.0)(each, X, None, KEPT) for each in (plain, lazy)]
+    torch.testing.assert_close(results[0].model.weight, results[1].model.layer.weight)
+    for model in (lazy, results[1].model):
+        assert dict(model.named_buffers()).keys() == {"cache"}
+        assert not len(model.cache)

@@ -233,14 +233,22 @@ def _working_dtype(picked: Parameters) -> torch.dtype:
 
 @contextmanager
 def kept_buffers(model: nn.Module) -> Iterator[None]:
-    """Restore the model's buffers at the end: a forward pass may write to them, even in evaluation mode."""
-    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    """Restore the model's buffers at the end: a forward pass may change them, even in evaluation mode."""
+    before = [
+        (module._buffers, name, buffer, None if buffer is None else buffer.clone())
+        for module in model.modules()
+        for name, buffer in module._buffers.items()
+    ]
     try:
         yield
     finally:
+        for module in model.modules():
+            module._buffers.clear()  # a call may register buffers, and put others in their place
         with torch.no_grad():
-            for name, buffer in model.named_buffers():
-                buffer.copy_(before[name])
+            for buffers, name, buffer, values in before:
+                buffers[name] = buffer
+                if buffer is not None and values is not None:
+                    buffer.copy_(values)
 
 
 @contextmanager
