@@ -271,11 +271,13 @@ def posteriors(model: object, data: object, *, forward: Forward | None = None) -
 
 
 def accuracy(model: object, data: object, *, forward: Forward | None = None) -> float:
-    """Return the share of samples whose largest logit is at their label."""
-    samples = Samples.read(data, "the labelled samples")
+    """Return the share of samples whose largest logit is at their label; an estimator's labels are its class names."""
+    module = as_module(model)
+    classes = module.estimator.classes_ if isinstance(module, LinearModel) else None
+    samples = Samples.read(data, "the labelled samples", classes=classes)
     if samples.labels is None:
         raise ModelError("accuracy needs labels; give (inputs, labels)")
-    right = predict_logits(model, samples, forward=forward).argmax(1) == samples.labels.cpu()
+    right = predict_logits(module, samples, forward=forward).argmax(1) == samples.labels.cpu()
     return float(right.double().mean())
 
 
