@@ -46,6 +46,7 @@ class OracleMatching(Descent):
 
     learning_rate: float = number(1e-3, "the size of a step of Adam; it decides everything, so tune it")
     epochs: int = whole(8, "passes over the data; published: 4 to 13", least=1)
+    momentum: float = number(0.9, "of the optimiser: Adam's β1", most=0.9999)
     weight_decay: float = number(0.0, "of the optimiser")
     retained: int = whole(20, "retain samples of an epoch for each forgotten one", least=1)
     repeated: int = whole(5, "how often an epoch reads the samples to forget", least=1)
