@@ -88,6 +88,19 @@ class Samples:
         return samples
 
 
+def check_labels(samples: Samples, name: str, classes: int) -> None:
+    """Raise an `InputError` unless each label of the set called `name`, if it has any, is one of so many classes."""
+    if samples.labels is None:
+        return
+    outside = (samples.labels < 0) | (samples.labels >= classes)
+    if bool(outside.any()):
+        # the count alone: a label belongs to a record, and must not end up in a log
+        raise InputError(
+            f"{int(outside.sum())} of {len(samples)} labels of {name} are out of range, expected class numbers from 0 "
+            f"to {classes - 1}, as the model has {classes} classes; correct them"
+        )
+
+
 def shuffles(data: object) -> bool:
     """Return whether `data` is a loader that may give its samples in another order than its dataset has them.
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from forsaken.data.samples import Samples
+from forsaken.data.samples import Samples, check_labels
 from forsaken.errors import InputError, ModelError
 from forsaken.models.layers import hooked, patches
 from forsaken.models.logits import Forward, LinearModel, LogitModel, as_module, evaluation, predict_logits
@@ -305,11 +305,5 @@ def _checked(samples: Samples, name: str, classes: int) -> Tensor:
             f"{name} has no labels, which the white-box oracle's loss needs; give {name}=(inputs, labels), or fit it "
             'with labels="predicted"'
         )
-    outside = (samples.labels < 0) | (samples.labels >= classes)
-    if bool(outside.any()):
-        # the count alone: a label belongs to a record, and must not end up in a log
-        raise InputError(
-            f"{int(outside.sum())} of {len(samples)} labels of {name} are out of range, expected class numbers from 0 "
-            f"to {classes - 1}, as the model has {classes} classes; correct them"
-        )
+    check_labels(samples, name, classes)
     return samples.labels

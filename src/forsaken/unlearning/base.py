@@ -18,7 +18,7 @@ from torch import nn
 from forsaken._checks import Problems
 from forsaken._html import bullets, paragraph, table
 from forsaken._random import checked_seed
-from forsaken.data.samples import Samples, shuffles
+from forsaken.data.samples import Samples, check_labels, shuffles
 from forsaken.errors import InputError, MaskError, ModelError, NothingForgottenError, SettingsError, UnknownNameError
 from forsaken.models.logits import Forward, LinearModel, as_given, as_module, copied, evaluation, predict_logits
 from forsaken.models.train import Training
@@ -267,14 +267,7 @@ def class_count(student: nn.Module, request: Request) -> int:
 def labelled(request: Request, name: str, classes: int) -> Samples:
     """Return the set of a role with labels, each of which must be one of the model's `classes`."""
     found = request.need(name, labels=True)
-    labels = torch.as_tensor(found.labels)
-    outside = (labels < 0) | (labels >= classes)
-    if bool(outside.any()):
-        # the count alone: a label belongs to a record, and must not end up in a log
-        raise InputError(
-            f"{int(outside.sum())} of {len(found)} labels of {name} are out of range, expected class numbers from 0 to "
-            f"{classes - 1}, as the model has {classes} classes; correct them"
-        )
+    check_labels(found, name, classes)
     return found
 
 
