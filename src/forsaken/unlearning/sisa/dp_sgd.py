@@ -73,6 +73,12 @@ class SisaDpSgd(Sisa):
 
     def _trainer(self, training: Training, sharded: ShardedData) -> StageTrainer:
         recipe = training.recipe
+        unused = [name for name in ("augmentation", "clip") if getattr(recipe, name) is not None]
+        if unused:
+            raise SettingsError(
+                f"the recipe has {' and '.join(unused)}, which DP-SGD does not use; leave it out (the norm of each "
+                "sample's gradient is bounded by the method's own clip)"
+            )
         # Shards differ by a row or two: the one that asks for the most noise decides for all.
         plans = {
             private_plan(sizes, sizes, recipe.epochs, recipe.batch_size)
