@@ -290,12 +290,12 @@ def _folds(content: Array, groups: Array | None, fold: Array) -> dict[bytes, int
 
 @dataclass(frozen=True, slots=True)
 class FoldResult:
-    """What is kept of a training: of one without a fold, or of one with all rows, which has no fold's rows.
+    """What one training of a table leaves: the answers of its model, which learnt all rows but a fold's, or all rows.
 
     Attributes
     ----------
     logits : Tensor, shape (rows, classes)
-        The fold model's logits of the fold's rows.
+        The model's logits of the fold's rows, which it never saw; no rows for a model that learnt all of them.
     seconds : float
         How long the training took.
     views : Tensor, shape (rows, views, classes), or None

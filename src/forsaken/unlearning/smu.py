@@ -321,7 +321,7 @@ class Recorder:
         self._handles, self._batch = [], None
 
     def before(self, network: nn.Module, rows: Tensor, logits: Tensor) -> None:
-        """Wait for the gradient of these logits, if any of the rows is watched."""
+        """Have `_divide` called with the gradient of these logits, if any of the rows is watched."""
         if not self._named:
             self._watched = self._watched.to(rows.device)
             self._named = {name: weight for name, weight in network.named_parameters() if weight.requires_grad}
@@ -337,7 +337,8 @@ class Recorder:
         if self._batch is None:
             return
         logits, mine = self._batch
-        self._batch = None  # the pass below comes by here again; and the graph, whose hook holds this, must go
+        # Reset first: the backward pass below calls this hook once more, and the graph must not be kept alive.
+        self._batch = None
         mine = mine.view(-1, *[1] * (gradient.dim() - 1))
         weights = list(self._named.values())
         found = torch.autograd.grad(logits, weights, gradient * mine, retain_graph=True, allow_unused=True)

@@ -126,7 +126,10 @@ class ParameterSpace:
         return placed
 
     def turned(self, name: str, part: Tensor) -> Tensor:
-        """Reshape a part of θ to the matrix that its layer multiplies with, or such a matrix of `UsedColumns` back."""
+        """Return the matrix that a layer multiplies with, from its part of θ.
+
+        With `UsedColumns` the same call turns such a matrix back into a part of θ.
+        """
         return part if self.first is None or self.first.name != name else self.first.turned(part)
 
     def changes(self, mu: Tensor) -> Iterator[tuple[str, Tensor | None, Tensor]]:

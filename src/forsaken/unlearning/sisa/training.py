@@ -70,7 +70,7 @@ class PlainTrainer:
         return plan(sizes, self.training.recipe.epochs, self.training.recipe.batch_size, least=self.least)
 
     def seeds(self, sharded: ShardedData, shard: int) -> tuple[int, ...]:
-        """Return the seeds of the dealing, whatever rows are left."""
+        """Return the seeds of the first assignment, whatever rows are left."""
         return sharded.stage_seeds(shard)
 
     def build(self) -> nn.Module:
