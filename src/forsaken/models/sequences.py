@@ -119,9 +119,9 @@ def token_log_probabilities(model: nn.Module, sequences: object, *, start: int =
     samples, rows = _of_one_format(sequences, start)
     labels: Any = samples.labels
     logits = predict_logits(model, samples, forward=causal, batch_size=batch_size).double()
-    if int(labels.max()) >= logits.shape[1] or int(labels.min()) < 0:
+    if outside := int(((labels < 0) | (labels >= logits.shape[1])).sum()):
         raise InputError(
-            f"a token has the number {int(labels.max())}, but the model's vocabulary has {logits.shape[1]} tokens; "
+            f"{outside} of {len(labels)} tokens are not in the model's vocabulary, which has {logits.shape[1]} tokens; "
             "encode the sequences with the model's own vocabulary",
             field="sequences",
         )

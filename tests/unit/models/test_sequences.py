@@ -78,7 +78,7 @@ def test_a_token_outside_of_the_vocabulary_is_refused() -> None:
         def forward(self, tokens):
             return torch.zeros(*tokens.shape, 4)
 
-    with pytest.raises(InputError, match="number 9, but the model's vocabulary has 4 tokens"):
+    with pytest.raises(InputError, match="1 of 1 tokens are not in the model's vocabulary, which has 4 tokens"):
         token_log_probabilities(Counts(), torch.tensor([[1, 9]]))
 
 
