@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from forsaken.data.duplicates import content_keys
-from forsaken.data.samples import Samples
+from forsaken.data.samples import Samples, check_labels
 from forsaken.errors import InputError, SettingsError
 from forsaken.metrics import margins
 from forsaken.models.ensemble import train_many
@@ -166,10 +166,7 @@ class AuditInputs:
         """Return how a model answers labelled samples."""
         logits = predict_logits(model, Samples(samples.inputs), forward=self.forward).double()
         labels = labels_of(samples)
-        if labels.max(initial=0) >= logits.shape[1]:
-            raise InputError(
-                f"a label is {labels.max()}, but the model has {logits.shape[1]} classes; number them from 0"
-            )
+        check_labels(samples, "the audited samples", logits.shape[1])
         found, top = logits.numpy(), top_posteriors(logits.softmax(1).numpy())
         return Answers(np.asarray(margins(found, labels)), np.asarray(found.argmax(1) == labels), top)
 

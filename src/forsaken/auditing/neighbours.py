@@ -53,8 +53,10 @@ def neighbours_of(
 
 
 def _is_text(samples: Samples) -> bool:
-    """Return whether all inputs are rows of tokens, or of numbers that are mostly zero."""
-    return all(
+    """Return whether all inputs are rows of tokens or of mostly zeros, and it is known which of them is the words."""
+    inputs = samples.inputs
+    parts = leaves(inputs)
+    return (len(parts) == 1 or (isinstance(inputs, dict) and "input_ids" in inputs)) and all(
         leaf.dim() == 2 and (not leaf.is_floating_point() or float((leaf == 0).double().mean()) > _SPARSE)
-        for leaf in leaves(samples.inputs)
+        for leaf in parts
     )

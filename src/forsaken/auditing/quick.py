@@ -10,8 +10,8 @@ import numpy as np
 from forsaken.auditing.inputs import AuditInputs, Caveat
 from forsaken.auditing.judgement import Posteriors, correct, members, rates
 from forsaken.auditing.result import Number
-from forsaken.data.samples import Samples
-from forsaken.errors import InputError, OracleError, UndefinedMetricError
+from forsaken.data.samples import Samples, check_labels
+from forsaken.errors import OracleError, UndefinedMetricError
 from forsaken.metrics import bootstrap_interval, catastrophic_forgetting_rate, forgetting_rate
 from forsaken.models.logits import posteriors
 from forsaken.sets import ROLES
@@ -147,14 +147,8 @@ class Quick:
     def _check_labels(self, classes: int) -> None:
         for role in ROLES:
             part = self.inputs.sets.get(role)
-            if part is None or part.labels is None or role == "reference":
-                continue
-            low, high = int(part.labels.min()), int(part.labels.max())
-            if low < 0 or high >= classes:
-                raise InputError(
-                    f"the labels of {role} reach from {low} to {high}, but the model has {classes} classes; number "
-                    f"them from 0 to {classes - 1}"
-                )
+            if part is not None and role != "reference":
+                check_labels(part, role, classes)
 
     def _weakness(self) -> str | None:
         """Return why the oracle cannot tell members: of the task, or among samples like the forgotten ones."""

@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+_ROWS = 1024  # whose keys are computed together
+
 Nest: TypeAlias = "Tensor | dict[str, Nest] | tuple[Nest, ...]"
 
 
@@ -79,9 +81,13 @@ def common_kind(one: torch.dtype, two: torch.dtype) -> torch.dtype:
 
 def row_keys(nest: Nest) -> list[bytes]:
     """Return one digest of 16 bytes a sample, equal where the samples are equal."""
-    parts = [leaf.detach().cpu().contiguous() for leaf in leaves(nest)]
-    if len(parts[0]) == 0:
-        return []
+    parts, found = [leaf.detach() for leaf in leaves(nest)], []
+    for start in range(0, len(parts[0]), _ROWS):  # what is computed for a key is not held for all rows at once
+        found += _keys([part[start : start + _ROWS].cpu().contiguous() for part in parts])
+    return found
+
+
+def _keys(parts: Sequence[Tensor]) -> list[bytes]:
     # Adding zero turns -0.0 into 0.0: equal numbers must give equal keys.
     arrays = [(part + 0 if part.is_floating_point() else part).view(len(part), -1) for part in parts]
     matrices = [a.float().numpy() if a.dtype == torch.bfloat16 else a.numpy() for a in arrays]

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from scipy import sparse
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler
 
 from forsaken._random import torch_seed
 from forsaken.data.nest import Nest, concatenate, leaves, length, map_nest, shape_of
@@ -88,6 +88,34 @@ class Samples:
         return samples
 
 
+def check_labels(samples: Samples, name: str, classes: int) -> None:
+    """Raise an `InputError` unless each label of the set called `name`, if it has any, is one of so many classes."""
+    if samples.labels is None:
+        return
+    outside = (samples.labels < 0) | (samples.labels >= classes)
+    if bool(outside.any()):
+        # the count alone: a label belongs to a record, and must not end up in a log
+        raise InputError(
+            f"{int(outside.sum())} of {len(samples)} labels of {name} are out of range, expected class numbers from 0 "
+            f"to {classes - 1}, as the model has {classes} classes; correct them"
+        )
+
+
+def shuffles(data: object) -> bool:
+    """Return whether `data` is a loader that may give its samples in another order than its dataset has them.
+
+    A batch sampler of an unknown class counts as one that shuffles.
+
+    >>> shuffles(DataLoader([1, 2], shuffle=True)), shuffles(DataLoader([1, 2])), shuffles([1, 2])
+    (True, False, False)
+    """
+    if not isinstance(data, DataLoader):
+        return False
+    batches = data.batch_sampler
+    known = batches is None or type(batches) is BatchSampler
+    return not (known and isinstance(getattr(batches, "sampler", data.sampler), SequentialSampler))
+
+
 def join(parts: Sequence[Samples]) -> Samples:
     """Join samples of one shape; the labels are kept where every part has them."""
     labels = [part.labels for part in parts if part.labels is not None]
@@ -97,17 +125,18 @@ def join(parts: Sequence[Samples]) -> Samples:
 
 @contextmanager
 def _loader_seed(data: object, seed: int) -> Iterator[None]:
-    """Seed a loader's own generator inside the block, and give it back as it was."""
-    own = data.generator if isinstance(data, DataLoader) else None
-    if own is None:
-        yield
-        return
-    state = own.get_state()
-    own.manual_seed(seed)
+    """Seed the generators of a loader and of its samplers inside the block, and give them back as they were."""
+    batches = getattr(data, "batch_sampler", None)
+    holders = data, batches, getattr(data, "sampler", None), getattr(batches, "sampler", None)
+    found = [getattr(holder, "generator", None) for holder in holders] if isinstance(data, DataLoader) else []
+    states = [(each, each.get_state()) for each in found if isinstance(each, torch.Generator)]
     try:
+        for each, _ in states:
+            each.manual_seed(seed)
         yield
     finally:
-        own.set_state(state)
+        for each, state in states:
+            each.set_state(state)
 
 
 def _is_dataset(data: object) -> bool:

@@ -18,13 +18,12 @@ from forsaken.data.samples import Samples
 from forsaken.errors import ForsakenError, InputError, ModelError, NotHeldOutError
 from forsaken.federated.scaling import Ledger, Terms, Vector, check_alike, norm, plus, within
 from forsaken.federated.store import CONFIRMED, FILED, UPLOADED, Erasure, Requests, Upload
-from forsaken.models.logits import predict_logits
+from forsaken.models.logits import centre, predict_logits
 from forsaken.models.train import loss_of, train
 from forsaken.models.weights import fingerprint
 from forsaken.recipe import Recipe
 from forsaken.references.curvature import Curvature
 from forsaken.references.table import References
-from forsaken.unlearning.forsaken.targets import centre
 from forsaken.unlearning.methods import unlearn
 
 MODES = ("exact", "hidden")
@@ -161,7 +160,7 @@ class Node:
             loss_of(work(kept.inputs), kept.labels).backward()  # type: ignore[arg-type, no-untyped-call]
             return {name: size * weight.grad for name, weight in work.named_parameters() if weight.grad is not None}
         seed = (self.seed * 1_000_003 + terms.step) % 2**32
-        local = train(lambda: copy.deepcopy(self.model), kept, self.recipe, seed=seed)
+        local = train(lambda: self.model, kept, self.recipe, seed=seed)
         end = dict(local.named_parameters())
         return {name: size * (weight - end[name].detach()) for name, weight in start.items()}
 

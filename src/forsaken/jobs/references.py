@@ -38,7 +38,7 @@ from forsaken.jobs.formats import PROGRAM, SKOPS, EstimatorFile, Format, Hugging
 from forsaken.jobs.output import REFERENCES, REFERENCES_KEY, held, inputs_of
 from forsaken.jobs.rows import Reader, Rows
 from forsaken.jobs.sets import JobSets, read_train, read_unseen
-from forsaken.models.logits import Forward, LinearModel, as_module, called_plainly
+from forsaken.models.logits import Forward, LinearModel, as_module
 from forsaken.models.train import Training, steps_of, train
 from forsaken.models.weights import fingerprint
 from forsaken.progress import step
@@ -153,8 +153,17 @@ def seconds_a_training(
         start = time.perf_counter()
         if isinstance(training, Training):
             recipe, device = training.recipe, training.device
-            build, stage = called_plainly(training.build, data, forward), "train for some steps"
-            train(build, data, recipe, seed=0, device=device, steps=steps, progress=progress, stage=stage)
+            train(
+                training.build,
+                data,
+                recipe,
+                seed=0,
+                forward=forward,
+                device=device,
+                steps=steps,
+                progress=progress,
+                stage="train for some steps",
+            )
         else:
             training(data, 0)
         return time.perf_counter() - start

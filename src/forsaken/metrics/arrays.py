@@ -161,9 +161,9 @@ def _labels(labels: ArrayLike, samples: int, classes: int) -> NDArray[np.integer
         raise InputError(
             f"labels has dtype {found.dtype} and shape {found.shape}, expected {samples} whole numbers, one a sample"
         )
-    if samples and (found.min() < 0 or found.max() >= classes):
+    if outside := int(((found < 0) | (found >= classes)).sum()):
         raise InputError(
-            f"labels run from {found.min()} to {found.max()}, expected 0 to {classes - 1} for logits of {classes} "
+            f"{outside} of {samples} labels are out of range, expected 0 to {classes - 1} for logits of {classes} "
             "classes; number the classes from 0"
         )
     return found

@@ -15,7 +15,11 @@ RAREST = 1e-5  # what an empty bin of the retrained models counts as, so that th
 
 @dataclass(frozen=True, slots=True)
 class KlomFloor:
-    """Where KLoM lies for models that were all retrained: 2.5 %, 97.5 % and mean, of its mean and of its percentile."""
+    """The range of KLoM where all models were retrained, so that there is nothing to find.
+
+    `low` and `high` are the 2.5 % and 97.5 % quantiles over random halvings of the models, `mean` is the mean over
+    them, of the samples' mean KLoM; `p95_low`, `p95_high` and `p95_mean` are those of the samples' 95th percentile.
+    """
 
     low: float
     high: float

@@ -245,10 +245,16 @@ def request_floor(retrained: ArrayLike, *, halvings: int = 200, seed: int = 0) -
     return RequestFloor(low, high, float(np.mean(areas)))
 
 
+def _auc(unlearned: Floats, retrained: Floats) -> float:
+    """Return the AUC of `u_lira`, and nothing else."""
+    mine, theirs = _scores(unlearned, retrained)
+    return separation(mine.ravel(), theirs.ravel())
+
+
 def smallest_shift(
     retrained: ArrayLike,
     floor: Floor | RequestFloor,
-    attack: Callable[[Floats, Floats], float] = lambda mine, theirs: u_lira(mine, theirs).auc,
+    attack: Callable[[Floats, Floats], float] = _auc,
     *,
     halvings: int = 40,
     seed: int = 0,
@@ -330,9 +336,15 @@ def _request(left: Floats, right: Floats) -> float:
     return float(won / (len(left) * len(right)))
 
 
-def _attack(left: Floats, right: Floats) -> _Attack:
+def _scores(left: Floats, right: Floats) -> tuple[Floats, Floats]:
+    """Return log N_u(φ) - log N_r(φ) of the unlearned and of the retrained models."""
     mine = log_density(left, *fit_without_each(left)) - log_density(left, *fit(right))
     theirs = log_density(right, *fit(left)) - log_density(right, *fit_without_each(right))
+    return mine, theirs
+
+
+def _attack(left: Floats, right: Floats) -> _Attack:
+    mine, theirs = _scores(left, right)
     each = _areas(mine, theirs)
     worst = np.argsort(-each, kind="stable")[: -(-len(each) // 10)]
     auc = separation(mine.ravel(), theirs.ravel())

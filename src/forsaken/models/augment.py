@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from forsaken._random import checked_seed
-from forsaken.data.nest import Nest, map_nest
+from forsaken.data.nest import Nest, leaves, map_nest
 from forsaken.errors import InputError, UnknownNameError
 from forsaken.recipe import Recipe
 
@@ -60,6 +60,8 @@ def mirror_shift(inputs: Nest, generator: torch.Generator) -> Nest:
 def word_dropout(inputs: Nest, generator: torch.Generator) -> Nest:
     """Leave out a fifth of the words: set entries of a bag of words, or tokens of a sequence, to zero.
 
+    Of several inputs those called ``input_ids`` are the words; the others, such as a mask, stay as they are.
+
     >>> bags = torch.ones(2, 50)
     >>> int(word_dropout(bags, torch.Generator().manual_seed(0)).sum()) < 100
     True
@@ -69,6 +71,13 @@ def word_dropout(inputs: Nest, generator: torch.Generator) -> Nest:
         drawn = torch.rand(leaf.shape, generator=generator, device=leaf.device)
         return leaf.masked_fill(drawn < DROPPED, 0)
 
+    if isinstance(inputs, dict) and isinstance(words := inputs.get("input_ids"), Tensor):
+        return inputs | {"input_ids": thinned(words)}
+    if (count := len(leaves(inputs))) > 1:
+        raise InputError(
+            f'word-dropout cannot tell which of {count} inputs holds the words; name them "input_ids" in a dictionary, '
+            "choose another augmentation, or give a function of your own as view="
+        )
     return map_nest(thinned, inputs)
 
 

@@ -194,7 +194,7 @@ class _Run:
 
         try:
             network = train(
-                lambda: copy.deepcopy(self.build()),
+                self.build,
                 self.data.rows(member.rows),
                 self.recipe,
                 seed=member.seed,

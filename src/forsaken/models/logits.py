@@ -71,6 +71,10 @@ class LogitModel(nn.Module):
 
     def forward(self, inputs: Nest) -> Tensor:
         """Return the logits of inputs that `place` has moved."""
+        return as_logits(self.output(inputs))
+
+    def output(self, inputs: Nest) -> object:
+        """Return what the model itself returns for inputs that `place` has moved, or the `logits` in it."""
         if self.call is not None:
             output: Any = self.call(self.model, inputs)
         elif isinstance(inputs, dict):
@@ -79,9 +83,7 @@ class LogitModel(nn.Module):
             output = self.model(*inputs)
         else:
             output = self.model(inputs)
-        if not isinstance(output, Tensor):
-            output = getattr(output, "logits", output)
-        return as_logits(output)
+        return output if isinstance(output, Tensor) else getattr(output, "logits", output)
 
 
 def as_logits(output: object) -> Tensor:
@@ -101,6 +103,15 @@ def as_logits(output: object) -> Tensor:
     if output.shape[1] == 1:
         output = torch.cat([-output / 2, output / 2], dim=1)
     return output
+
+
+def centre(logits: Tensor) -> Tensor:
+    """Subtract the mean over the classes. Centred logits and posteriors determine each other.
+
+    >>> centre(torch.tensor([[1.0, 3.0]]))
+    tensor([[-1.,  1.]])
+    """
+    return logits - logits.mean(dim=-1, keepdim=True)
 
 
 def differentiable(logits: Tensor) -> Tensor:
@@ -125,6 +136,14 @@ def evaluation(model: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
+def copied(module: nn.Module) -> nn.Module:
+    """Return a deep copy of a model, or raise a `ModelError` if it cannot be copied."""
+    try:
+        return copy.deepcopy(module)
+    except (RuntimeError, TypeError) as error:
+        raise ModelError(f"the model cannot be copied ({error}); give one that copy.deepcopy can copy") from error
+
+
 def as_module(model: object) -> nn.Module:
     """Return a module: the model itself, or the linear layer of a scikit-learn estimator."""
     if isinstance(model, nn.Module):
@@ -137,13 +156,29 @@ def as_module(model: object) -> nn.Module:
     )
 
 
+def caller(network: nn.Module, forward: Forward | None = None) -> Callable[[Nest], Tensor]:
+    """Return a function from placed inputs to the network's logits, of samples or of the positions of sequences.
+
+    A `LogitModel` is called as it is; any other network as one would call it.
+    """
+    if isinstance(network, LogitModel):
+        return network
+    adapter = LogitModel(network, forward)
+
+    def logits(inputs: Nest) -> Tensor:
+        output = adapter.output(inputs)
+        return output if isinstance(output, Tensor) and output.dim() > 2 else as_logits(output)
+
+    return logits
+
+
 def called_plainly(
     build: Callable[[], nn.Module], samples: Samples, forward: Forward | None
 ) -> Callable[[], nn.Module]:
     """Return a function that builds networks which map the inputs of such samples to two or more logits.
 
-    That is what `train` needs. It is `build` itself where its networks do so on one sample, and otherwise `build` with
-    an adapter (`LogitModel`) around the network.
+    That is what `train_many` needs. It is `build` itself where its networks do so on one sample, and otherwise `build`
+    with an adapter (`LogitModel`) around the network.
     """
     plain = forward is None and not isinstance(samples.inputs, dict | tuple)
     if plain:
@@ -236,11 +271,13 @@ def posteriors(model: object, data: object, *, forward: Forward | None = None) -
 
 
 def accuracy(model: object, data: object, *, forward: Forward | None = None) -> float:
-    """Return the share of samples whose largest logit is at their label."""
-    samples = Samples.read(data, "the labelled samples")
+    """Return the share of samples whose largest logit is at their label; an estimator's labels are its class names."""
+    module = as_module(model)
+    classes = module.estimator.classes_ if isinstance(module, LinearModel) else None
+    samples = Samples.read(data, "the labelled samples", classes=classes)
     if samples.labels is None:
         raise ModelError("accuracy needs labels; give (inputs, labels)")
-    right = predict_logits(model, samples, forward=forward).argmax(1) == samples.labels.cpu()
+    right = predict_logits(module, samples, forward=forward).argmax(1) == samples.labels.cpu()
     return float(right.double().mean())
 
 

@@ -39,6 +39,11 @@ def positions(sequences: object, *, start: int = 0) -> Samples:
     >>> found.inputs[0].tolist(), found.inputs[1].tolist(), found.labels.tolist()
     ([[5, 6]], [1], [7])
     """
+    return _counted(sequences, start)[0]
+
+
+def _counted(sequences: object, start: int) -> tuple[Samples, Tensor]:
+    """Return the positions that count as samples, and how many each sequence has."""
     given = sequences if isinstance(sequences, Samples) else Samples(torch.as_tensor(np.asarray(sequences)))
     tokens, labels = given.inputs, given.labels
     if not isinstance(tokens, Tensor) or tokens.dim() != 2 or tokens.is_floating_point():
@@ -58,7 +63,18 @@ def positions(sequences: object, *, start: int = 0) -> Samples:
             f"no position from {start} on is followed by a token (sequences of {tokens.shape[1]} tokens); give longer "
             "sequences or a smaller start"
         )
-    return Samples((tokens[row][:, : int(at.max()) + 1], at), labels[row, at])
+    return Samples((tokens[row][:, : int(at.max()) + 1], at), labels[row, at]), counted.sum(1)
+
+
+def _of_one_format(sequences: object, start: int) -> tuple[Samples, int]:
+    """Return the positions that count as samples, row by row equally many, and the number of sequences."""
+    samples, counts = _counted(sequences, start)
+    if int(counts.min()) < int(counts.max()):
+        raise InputError(
+            f"the sequences differ in how many positions count ({int(counts.min())} to {int(counts.max())}); give "
+            "sequences of one format"
+        )
+    return samples, len(counts)
 
 
 def causal(model: nn.Module, inputs: Any) -> Tensor:
@@ -100,19 +116,16 @@ def token_log_probabilities(model: nn.Module, sequences: object, *, start: int =
 
     All sequences need the same number of positions from `start` on.
     """
-    samples = positions(sequences, start=start)
+    samples, rows = _of_one_format(sequences, start)
     labels: Any = samples.labels
     logits = predict_logits(model, samples, forward=causal, batch_size=batch_size).double()
-    if int(labels.max()) >= logits.shape[1] or int(labels.min()) < 0:
+    if outside := int(((labels < 0) | (labels >= logits.shape[1])).sum()):
         raise InputError(
-            f"a token has the number {int(labels.max())}, but the model's vocabulary has {logits.shape[1]} tokens; "
+            f"{outside} of {len(labels)} tokens are not in the model's vocabulary, which has {logits.shape[1]} tokens; "
             "encode the sequences with the model's own vocabulary",
             field="sequences",
         )
     found = logits.log_softmax(1).gather(1, labels[:, None].cpu())[:, 0].numpy() / np.log(2)
-    rows = len(sequences.inputs if isinstance(sequences, Samples) else sequences)  # type: ignore[arg-type]
-    if len(found) % rows:
-        raise InputError("the sequences differ in how many positions count; give sequences of one format")
     return np.asarray(found.reshape(rows, -1))
 
 
@@ -122,8 +135,7 @@ def matched_targets(model: nn.Module, unused: object, count: int, *, start: int 
     Sequence i gets, position by position, the logits of the unused sequence i (from the first again where there are
     fewer). One sequence each and no mean over all: answers that are all alike would themselves be a trace.
     """
-    samples = positions(unused, start=start)
-    rows = len(unused.inputs if isinstance(unused, Samples) else unused)  # type: ignore[arg-type]
+    samples, rows = _of_one_format(unused, start)
     logits = predict_logits(model, samples, forward=causal, batch_size=4096)
     each = logits.reshape(rows, -1, logits.shape[1])
     return each[torch.arange(count) % rows].flatten(0, 1)

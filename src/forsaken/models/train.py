@@ -15,6 +15,7 @@ from forsaken.data.nest import Nest, map_nest
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError, NonFiniteError, SettingsError
 from forsaken.models.augment import Augmenter
+from forsaken.models.logits import Forward, caller, copied
 from forsaken.recipe import Recipe
 from forsaken.types import Progress, Tick, silent
 
@@ -41,16 +42,27 @@ class Training:
         if not isinstance(self.recipe, Recipe):
             raise SettingsError(f"recipe is {self.recipe!r}, expected a Recipe", field="recipe")
 
-    def run(self, data: Samples, *, seed: int, progress: Progress = silent, stage: str = "train") -> nn.Module:
-        """Train a new network on `data`."""
-        return train(self.build, data, self.recipe, seed=seed, device=self.device, progress=progress, stage=stage)
+    def run(
+        self,
+        data: Samples,
+        *,
+        seed: int,
+        forward: Forward | None = None,
+        progress: Progress = silent,
+        stage: str = "train",
+    ) -> nn.Module:
+        """Train a new network on `data`; see `train`."""
+        recipe, device = self.recipe, self.device
+        return train(
+            self.build, data, recipe, seed=seed, forward=forward, device=device, progress=progress, stage=stage
+        )
 
 
 class Observer(Protocol):
     """Is called at every step of a training; it must not change anything."""
 
-    def before(self, network: nn.Module, rows: Tensor, optimiser: torch.optim.Optimizer) -> None:
-        """Look at the gradients of the batch `rows`, before the weights change."""
+    def before(self, network: nn.Module, rows: Tensor, logits: Tensor) -> None:
+        """Look at the logits of the batch `rows`, before their gradients are computed."""
 
     def after(self, network: nn.Module, rows: Tensor, optimiser: torch.optim.Optimizer) -> None:
         """Look at the weights after they have changed."""
@@ -62,6 +74,7 @@ def train(
     recipe: Recipe,
     *,
     seed: int,
+    forward: Forward | None = None,
     device: str | torch.device = "cpu",
     steps: int | None = None,
     observer: Observer | None = None,
@@ -73,19 +86,22 @@ def train(
     Parameters
     ----------
     build : callable
-        Returns a new network, whose initial weights follow `seed`, or a trained one to continue with.
+        Returns a new network, whose initial weights follow `seed`, or a trained one to continue with. A copy of it is
+        trained.
     data : Samples
         Inputs and labels; for a language model the labels are sequences too.
     recipe : Recipe
         Epochs, batch size, optimiser, rate and schedule.
     seed : int
         Decides the initial weights, the order of the samples and dropout.
+    forward : callable, optional
+        How to call the network; see `forsaken.unlearn`.
     device : str or device
         Where to train. On a GPU the data move there whole, and matrix products are in bfloat16.
     steps : int, optional
         How many steps to take, in place of the recipe's epochs.
     observer : Observer, optional
-        Called before and after every step.
+        Called twice in every step.
     progress, stage
         Called with a `Tick` under the name `stage` after each epoch, and now and then between.
 
@@ -97,7 +113,7 @@ def train(
     place = usable_device(device)
     inputs, labels = placed(data, place)
     with torch_seed(seed), repeatable(place):
-        network = build().to(place).train()
+        network = copied(build()).to(place).train()
         if place.type == "cuda":  # convolutions are faster there with the channels last
             network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         optimiser = optimiser_of([weight for weight in network.parameters() if weight.requires_grad], recipe)
@@ -105,18 +121,19 @@ def train(
         step, steps = 0, recipe.epochs * an_epoch if steps is None else steps
         epochs = -(-steps // an_epoch)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: rate_at(recipe, step, steps))
-        augment = Augmenter(recipe, seed, place)
+        augment, logits_of = Augmenter(recipe, seed, place), caller(network, forward)
         for epoch in range(epochs):
             order = torch.randperm(len(data)).to(place)
             for rows in batches_of(order, recipe.batch_size, network)[: steps - step]:
                 with precision(place):
-                    loss = loss_of(network(augment(take(inputs, rows))), labels[rows])
+                    logits = logits_of(augment(take(inputs, rows)))
+                    loss = loss_of(logits, labels[rows])
+                if observer is not None:
+                    observer.before(network, rows, logits)
                 optimiser.zero_grad(set_to_none=True)
                 loss.backward()  # type: ignore[no-untyped-call]
                 if recipe.clip is not None:
                     nn.utils.clip_grad_norm_(network.parameters(), recipe.clip)
-                if observer is not None:
-                    observer.before(network, rows, optimiser)
                 optimiser.step()
                 if observer is not None:
                     observer.after(network, rows, optimiser)

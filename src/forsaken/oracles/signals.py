@@ -7,16 +7,16 @@ products over its positions. A hook on the layer sees both factors, so that the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from forsaken.data.samples import Samples
+from forsaken.data.samples import Samples, check_labels
 from forsaken.errors import InputError, ModelError
+from forsaken.models.layers import hooked, patches
 from forsaken.models.logits import Forward, LinearModel, LogitModel, as_module, evaluation, predict_logits
 
 _TINY = 1e-30  # under every norm that is not zero
@@ -80,7 +80,7 @@ def last_layers(adapter: LogitModel, samples: Samples, count: int) -> list[nn.Mo
     """Return the last `count` dense or convolutional layers that a pass calls, the last one first."""
     called: list[nn.Module] = []
     readable = [module for module in adapter.modules() if _readable(module)]
-    with torch.no_grad(), _hooked(readable, lambda module, *_: called.append(module)):
+    with torch.no_grad(), hooked(readable, lambda module, *_: called.append(module)):
         adapter(adapter.place(samples.inputs))
     found = list(dict.fromkeys(reversed(called)))
     if len(found) < count:
@@ -113,9 +113,9 @@ def factors(
         told = output if seen else output.detach().requires_grad_()
         given = args[0] if args else kwargs["input"]
         seen.append((module, given.detach().clone(), told))
-        return told.clone()  # an operation in place after the layer must not change what was recorded
+        return told
 
-    with torch.enable_grad(), _hooked(layers, see):
+    with torch.enable_grad(), hooked(layers, see):
         logits = adapter(adapter.place(samples.inputs)).cpu().double()
         if not logits.requires_grad:
             raise ModelError(
@@ -149,15 +149,7 @@ def _positions(layer: Any, given: Tensor, error: Tensor, count: int) -> tuple[Te
             "oracle needs layers that see one row a sample: use layers=1, or a black-box oracle"
         )
     if isinstance(layer, nn.Conv1d | nn.Conv2d):
-        flat, (padding, stride, dilation, kernel) = (
-            given,
-            (layer.padding, layer.stride, layer.dilation, layer.kernel_size),
-        )
-        if isinstance(layer, nn.Conv1d):
-            flat, (padding, stride) = given.unsqueeze(2), ((0, *padding), (1, *stride))
-            dilation, kernel = (1, *dilation), (1, *kernel)
-        columns = nn.functional.unfold(flat, kernel, dilation, padding, stride)  # type: ignore[arg-type]
-        return columns.mT, error.flatten(2).mT
+        return patches(layer, given).mT, error.flatten(2).mT
     return given.reshape(count, -1, given.shape[-1]), error.reshape(count, -1, error.shape[-1])
 
 
@@ -165,16 +157,6 @@ def _readable(module: nn.Module) -> bool:
     if isinstance(module, nn.Conv1d | nn.Conv2d):
         return module.groups == 1 and module.padding_mode == "zeros" and not isinstance(module.padding, str)
     return isinstance(module, nn.Linear | LinearModel)
-
-
-@contextmanager
-def _hooked(modules: Sequence[nn.Module], hook: Any) -> Iterator[None]:
-    handles = [module.register_forward_hook(hook, with_kwargs=True) for module in modules]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _sorted(values: Tensor, order: Tensor) -> Tensor:
@@ -323,11 +305,5 @@ def _checked(samples: Samples, name: str, classes: int) -> Tensor:
             f"{name} has no labels, which the white-box oracle's loss needs; give {name}=(inputs, labels), or fit it "
             'with labels="predicted"'
         )
-    outside = (samples.labels < 0) | (samples.labels >= classes)
-    if bool(outside.any()):
-        # the count alone: a label belongs to a record, and must not end up in a log
-        raise InputError(
-            f"{int(outside.sum())} of {len(samples)} labels of {name} are out of range, expected class numbers from 0 "
-            f"to {classes - 1}, as the model has {classes} classes; correct them"
-        )
+    check_labels(samples, name, classes)
     return samples.labels

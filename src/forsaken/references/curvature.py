@@ -22,8 +22,8 @@ from __future__ import annotations
 import copy
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Set
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -31,12 +31,12 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import unfold
 
 from forsaken.data.nest import Nest
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError, ModelError, SettingsError
-from forsaken.models.logits import Forward, LinearModel, LogitModel, as_module, evaluation
+from forsaken.models.layers import hooked, patches
+from forsaken.models.logits import Forward, LinearModel, LogitModel, as_module, centre, evaluation
 from forsaken.models.weights import fingerprint
 from forsaken.progress import reporter
 from forsaken.references.rows import row_hashes
@@ -312,7 +312,8 @@ class Curvature:
             {name: each.clone() for name, each in self.diagonals.items()},
         )
         if len(drawn):
-            sums = _summed(old, given, drawn, hashes, forward, None, silent, subtract_from=sums)
+            # a parameter that was frozen or thawed since then does not change which sums there are
+            sums = _summed(old, given, drawn, hashes, forward, None, silent, subtract_from=sums, names=self.names)
         return Curvature(*sums, self.rows - len(drawn), self.share, fingerprint(new))
 
     def check(self, model: nn.Module) -> str:
@@ -450,10 +451,14 @@ def _summed(
     progress: Progress,
     *,
     subtract_from: Sums | None = None,
+    names: Set[str] | None = None,
 ) -> Sums:
-    """Return the sums over the samples at `drawn`, or other sums from which these samples are subtracted."""
+    """Return the sums over the samples at `drawn`, or other sums from which these samples are subtracted.
+
+    `names` are the parameters that have sums, by default those that can be trained.
+    """
     work = copy.deepcopy(module)
-    trainable = {name for name, weight in work.named_parameters() if weight.requires_grad}
+    trainable = {name for name, weight in work.named_parameters() if weight.requires_grad} if names is None else names
     adapter = LogitModel(work.requires_grad_(False), forward)
     # cuDNN has no backward pass for recurrent layers in evaluation mode; the native kernels have.
     recurrent = any(isinstance(part, nn.RNNBase) for part in work.modules())
@@ -498,7 +503,7 @@ class _Layers:
     others: dict[str, nn.Parameter]
 
     @classmethod
-    def of(cls, adapter: LogitModel, few: Samples, trainable: set[str]) -> _Layers:
+    def of(cls, adapter: LogitModel, few: Samples, trainable: Set[str]) -> _Layers:
         """Sort the trainable weights of a model; a call with a few samples shows which layers are called."""
         model = adapter.model
         owners: dict[int, int] = {}
@@ -515,7 +520,7 @@ class _Layers:
             if plain and f"{start}weight" in trainable and owners[id(layer.weight)] == 1:
                 wanted[f"{start}weight"] = layer
         called: set[int] = set()
-        with torch.no_grad(), _hooked(wanted.values(), lambda layer, *_: called.add(id(layer))):
+        with torch.no_grad(), hooked(wanted.values(), lambda layer, *_: called.add(id(layer))):
             adapter(adapter.place(few.inputs))
         layers = {name: layer for name, layer in wanted.items() if id(layer) in called}
         biases = {
@@ -561,9 +566,9 @@ class _Layers:
             if output.requires_grad:  # a part of the model may be called under torch.no_grad
                 seen.append((named[id(layer)], first.detach(), output))
 
-        with _hooked(self.layers.values(), note):
+        with hooked(self.layers.values(), note):
             logits = self.adapter(self.adapter.place(inputs))
-        centred = logits - logits.mean(1, keepdim=True)
+        centred = centre(logits)
         signs = torch.from_numpy(_signs(hashes, logits.shape[1])).to(centred)
         wanted = [*(output for *_, output in seen), *self.others.values()]
         if not wanted or not logits.requires_grad:
@@ -598,7 +603,7 @@ def _add_layer(own: Factors, layer: nn.Module, given: Tensor, gradient: Tensor, 
     if isinstance(layer, nn.Embedding):  # a is one-hot at the token, so A is diagonal
         own.inputs.diagonal.index_add_(0, given.reshape(-1)[met], (sign * weights).to(own.inputs.diagonal))
         return
-    vectors = _patches(layer, given.to(gradient.dtype))[met]
+    vectors = _vectors(layer, given.to(gradient.dtype))[met]
     if own.bias is not None:
         vectors = torch.cat([vectors, vectors.new_ones(len(vectors), 1)], 1)
     own.inputs.add(vectors * weights.sqrt()[:, None], sign)
@@ -609,21 +614,11 @@ def _is_transposed(layer: nn.Module) -> bool:
     return type(layer).__name__ == "Conv1D" and isinstance(getattr(layer, "weight", None), Tensor)
 
 
-def _patches(layer: nn.Module, given: Tensor) -> Tensor:
+def _vectors(layer: nn.Module, given: Tensor) -> Tensor:
     """Return the vectors that a layer multiplies with its weight: rows, or the patches that a convolution sees."""
-    if isinstance(layer, nn.Conv1d):
-        flat = unfold(
-            given.unsqueeze(2),
-            (1, *layer.kernel_size),
-            dilation=(1, *layer.dilation),
-            padding=(0, *layer.padding),
-            stride=(1, *layer.stride),
-        )
-    elif isinstance(layer, nn.Conv2d):
-        flat = unfold(given, layer.kernel_size, layer.dilation, layer.padding, layer.stride)  # type: ignore[arg-type]
-    else:
-        return given.reshape(-1, given.shape[-1])
-    return flat.transpose(1, 2).reshape(-1, flat.shape[1])
+    if isinstance(layer, nn.Conv1d | nn.Conv2d):
+        given = patches(layer, given).transpose(1, 2)
+    return given.reshape(-1, given.shape[-1])
 
 
 def _uniform(hashes: Array) -> Array:
@@ -637,16 +632,3 @@ def _signs(hashes: Array, classes: int) -> Array:
     digests = b"".join(hashlib.shake_256(row.tobytes()).digest(size) for row in hashes)
     bits = np.unpackbits(np.frombuffer(digests, dtype=np.uint8).reshape(len(hashes), size), axis=1)[:, :classes]
     return 2.0 * bits.astype(np.float64) - 1.0
-
-
-@contextmanager
-def _hooked(layers: Iterable[nn.Module], note: Callable[..., object]) -> Iterator[None]:
-    """Call ``note(layer, inputs, keywords, output)`` at every call of the layers."""
-    handles = [
-        layer.register_forward_hook(lambda *given: (note(*given), None)[1], with_kwargs=True) for layer in layers
-    ]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()

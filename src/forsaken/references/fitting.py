@@ -26,13 +26,13 @@ from forsaken._files import make_folder, write_atomically
 from forsaken._keys import new_record_key, read_record_key, remove_empty_key, write_record_key
 from forsaken._random import Purpose, generator, torch_seed
 from forsaken._untrusted import read_safetensors
-from forsaken.data.nest import concatenate, leaves, length, row_keys, shape_of
+from forsaken.data.nest import Nest, concatenate, leaves, length, row_keys, shape_of
 from forsaken.data.samples import Samples
 from forsaken.engine import fan_out
 from forsaken.errors import InputError, ModelError, SettingsError
 from forsaken.models.augment import AUGMENTATIONS, View, augmentation_named
 from forsaken.models.ensemble import train_many
-from forsaken.models.logits import Forward, LogitModel, as_module, called_plainly, predict_logits
+from forsaken.models.logits import PREDICT_BATCH, Forward, LogitModel, as_module, called_plainly, predict_logits
 from forsaken.models.train import Training, steps_of
 from forsaken.models.train import train as fit_network
 from forsaken.models.weights import fingerprint
@@ -94,38 +94,46 @@ class Views:
 
     def __call__(self, samples: Samples) -> Samples:
         """Return the views of samples: the first view of each sample, then the second of each, and so on."""
+        return next(self.parts(samples, max(1, self.count * len(samples))))
+
+    def parts(self, samples: Samples, size: int) -> Iterator[Samples]:
+        """Return the views of samples in parts of at most `size`."""
+        hashes = row_hashes(samples, _PUBLIC)
+        every = [(number, at) for number in range(self.count) for at in range(len(samples))]
+        for start in range(0, len(every), size):
+            rows = [self._row(samples.rows([at]), hashes[at], number) for number, at in every[start : start + size]]
+            inputs = concatenate(rows)
+            if any(leaf.is_floating_point() and not bool(torch.isfinite(leaf).all()) for leaf in leaves(inputs)):
+                raise InputError("view= made inputs that are NaN or infinite; check it")
+            yield Samples(inputs)
+
+    def _row(self, sample: Samples, key: Array, number: int) -> Nest:
+        """Return one view of a sample."""
         if self.view is None:
             raise SettingsError(
                 "this table's views were made by a function of your own; load it with view=, that same function"
             )
-        hashes = row_hashes(samples, _PUBLIC)
-        found = []
-        for number in range(self.count):
-            for at in range(len(samples)):
-                drawn_from = hashes[at].tobytes() + number.to_bytes(4, "little") + self.seed.to_bytes(8, "little")
-                digest = hashlib.blake2b(drawn_from).digest()
-                row = samples.rows([at]).inputs
-                seen = self.view(row, torch.Generator().manual_seed(int.from_bytes(digest[:7], "little")))
-                if type(seen) is not type(row) and not (isinstance(seen, Tensor) and isinstance(row, Tensor)):
-                    raise InputError(
-                        f"view= returned {type(seen).__name__} for a row of type {type(row).__name__}; expected inputs "
-                        "of the same shape"
-                    )
-                if shape_of(seen) != shape_of(row) or length(seen) != 1:
-                    raise InputError(
-                        f"view= turned a row of shape {shape_of(row)} into {length(seen)} of shape {shape_of(seen)}; "
-                        "expected inputs of the same shape"
-                    )
-                found.append(seen)
-        inputs = concatenate(found)
-        if any(leaf.is_floating_point() and not bool(torch.isfinite(leaf).all()) for leaf in leaves(inputs)):
-            raise InputError("view= made inputs that are NaN or infinite; check it")
-        return Samples(inputs)
+        row = sample.inputs
+        drawn_from = key.tobytes() + number.to_bytes(4, "little") + self.seed.to_bytes(8, "little")
+        digest = hashlib.blake2b(drawn_from).digest()
+        seen = self.view(row, torch.Generator().manual_seed(int.from_bytes(digest[:7], "little")))
+        if type(seen) is not type(row) and not (isinstance(seen, Tensor) and isinstance(row, Tensor)):
+            raise InputError(
+                f"view= returned {type(seen).__name__} for a row of type {type(row).__name__}; expected inputs of the "
+                "same shape"
+            )
+        if shape_of(seen) != shape_of(row) or length(seen) != 1:
+            raise InputError(
+                f"view= turned a row of shape {shape_of(row)} into {length(seen)} of shape {shape_of(seen)}; expected "
+                "inputs of the same shape"
+            )
+        return seen
 
 
 def asked_views(model: Any, rows: Samples, views: Views, forward: Forward | None) -> Tensor:
     """Return a model's logits of the views of rows (rows x views x classes)."""
-    said = predict_logits(model, views(rows), forward=forward).float()
+    parts = views.parts(rows, PREDICT_BATCH)  # one pass each: the views of a large fold need not be held together
+    said = torch.cat([predict_logits(model, part, forward=forward) for part in parts]).float()
     return said.view(views.count, len(rows), -1).transpose(0, 1).contiguous()
 
 
@@ -282,12 +290,12 @@ def _folds(content: Array, groups: Array | None, fold: Array) -> dict[bytes, int
 
 @dataclass(frozen=True, slots=True)
 class FoldResult:
-    """What is kept of a training: of one without a fold, or of one with all rows, which has no fold's rows.
+    """What one training of a table leaves: the answers of its model, which learnt all rows but a fold's, or all rows.
 
     Attributes
     ----------
     logits : Tensor, shape (rows, classes)
-        The fold model's logits of the fold's rows.
+        The model's logits of the fold's rows, which it never saw; no rows for a model that learnt all of them.
     seconds : float
         How long the training took.
     views : Tensor, shape (rows, views, classes), or None
@@ -540,17 +548,17 @@ def trained_on(
         model = train(rows, steps, seed)
         progress(Tick(stage, 1, 1))
         return model
-    network = fit_network(
-        called_plainly(train.build, data, forward),
+    return fit_network(
+        train.build,
         data.rows(rows),
         train.recipe,
         seed=seed,
+        forward=forward,
         device=train.device,
         steps=steps,
         progress=progress,
         stage=stage,
     )
-    return _unwrapped(network)
 
 
 def key_in(folder: Path) -> bytes:

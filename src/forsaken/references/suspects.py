@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from forsaken.data.samples import Samples
+from forsaken.data.samples import Samples, check_labels
 from forsaken.errors import InputError
 from forsaken.references.table import References
 from forsaken.types import Array
@@ -66,12 +66,7 @@ def rank_suspects(references: References, data: object) -> Suspects:
         raise InputError(
             "the data have no label for each sample, and suspects are found by their labels; give (inputs, labels)"
         )
-    low, high = int(samples.labels.min()), int(samples.labels.max())
-    if low < 0 or high >= references.classes:
-        raise InputError(
-            f"the labels run from {low} to {high}, but the {references.classes} classes of the references are 0 to "
-            f"{references.classes - 1}; give the labels that the table was made with"
-        )
+    check_labels(samples, "data", references.classes)
     said, labels = references.logits(samples).double().softmax(1).numpy(), samples.labels.cpu().numpy()
     every = np.arange(len(labels))
     own = said[every, labels]

@@ -13,13 +13,12 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, SequentialSampler
 
 from forsaken._random import checked_seed
-from forsaken.data.samples import Samples
+from forsaken.data.samples import Samples, shuffles
 from forsaken.errors import InputError, ModelError, NotHeldOutError, SettingsError
 from forsaken.models.augment import View
-from forsaken.models.logits import Forward, as_module, predict_logits
+from forsaken.models.logits import Forward, as_module, centre, predict_logits
 from forsaken.models.train import Training
 from forsaken.progress import reporter
 from forsaken.references import store
@@ -713,19 +712,15 @@ def spread_of(own: Tensor, others: Sequence[Tensor | None]) -> float | None:
     >>> spread_of(torch.tensor([[1.0, -1.0]]), [torch.tensor([[2.0, -2.0]])])
     0.5
     """
-
-    def centred(logits: Tensor) -> Tensor:
-        return logits.double() - logits.double().mean(1, keepdim=True)
-
-    there = [centred(each) for each in others if each is not None]
+    there = [centre(each.double()) for each in others if each is not None]
     size = sum(float(each.square().mean()) for each in there)
-    apart = sum(float((centred(own) - each).square().mean()) for each in there)
+    apart = sum(float((centre(own.double()) - each).square().mean()) for each in there)
     return (apart / size) ** 0.5 if size > 0 else None
 
 
 def _check_order(data: object, name: str, what: str) -> None:
     """Refuse a loader that shuffles, where groups, logits or row numbers refer to the order of its samples."""
-    if isinstance(data, DataLoader) and not isinstance(data.sampler, SequentialSampler):
+    if shuffles(data):
         raise InputError(
             f"{what} of {name}, but its loader shuffles, so rows would be taken for others; give a loader with "
             "shuffle=False, or a Dataset"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,14 +14,13 @@ from typing import Any, ClassVar, Generic, Self, TypeVar, cast, final
 import numpy as np
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, SequentialSampler
 
 from forsaken._checks import Problems
 from forsaken._html import bullets, paragraph, table
 from forsaken._random import checked_seed
-from forsaken.data.samples import Samples
+from forsaken.data.samples import Samples, check_labels, shuffles
 from forsaken.errors import InputError, MaskError, ModelError, NothingForgottenError, SettingsError, UnknownNameError
-from forsaken.models.logits import Forward, LinearModel, as_given, as_module, evaluation, predict_logits
+from forsaken.models.logits import Forward, LinearModel, as_given, as_module, copied, evaluation, predict_logits
 from forsaken.models.train import Training
 from forsaken.models.weights import changed_share, same_state
 from forsaken.progress import reporter
@@ -237,7 +235,7 @@ class Request(Sets):
                 f"curvature is of type {type(curvature).__name__}, expected what forsaken.Curvature.fit made of the "
                 "model and its training data"
             )
-        if targets is not None and isinstance(forget, DataLoader) and not isinstance(forget.sampler, SequentialSampler):
+        if targets is not None and shuffles(forget):
             raise InputError(
                 "targets follow the order of the forget samples, but their loader shuffles; give a loader with "
                 "shuffle=False, or a Dataset"
@@ -269,14 +267,7 @@ def class_count(student: nn.Module, request: Request) -> int:
 def labelled(request: Request, name: str, classes: int) -> Samples:
     """Return the set of a role with labels, each of which must be one of the model's `classes`."""
     found = request.need(name, labels=True)
-    labels = torch.as_tensor(found.labels)
-    outside = (labels < 0) | (labels >= classes)
-    if bool(outside.any()):
-        # the count alone: a label belongs to a record, and must not end up in a log
-        raise InputError(
-            f"{int(outside.sum())} of {len(found)} labels of {name} are out of range, expected class numbers from 0 to "
-            f"{classes - 1}, as the model has {classes} classes; correct them"
-        )
+    check_labels(found, name, classes)
     return found
 
 
@@ -386,7 +377,7 @@ class Unlearner(ABC):
             )
             beside = {name: part for name in ("retain", "reference") if (part := request.get(name)) is not None}
             stop_strange_inputs(request.forget, beside, allowed)
-            student = _copy(module)
+            student = copied(module)
             # torch loads parts of itself when they are first used; that second is not the method's.
             torch.func.grad(torch.sum)(torch.zeros(1))
             torch.func.jvp(torch.sum, (torch.zeros(1),), (torch.zeros(1),))
@@ -398,8 +389,8 @@ class Unlearner(ABC):
             )
         if request.retain is not None and request.retain.labels is not None and "accuracy-loss" not in allowed:
             labels = request.retain.labels.cpu()
-            old, new = (
-                (predict_logits(each, request.retain, forward=forward).argmax(1) == labels).numpy()
+            old, new = (  # of copies, since a call may change a model: a counter, or an embedding with max_norm
+                (predict_logits(copied(each), request.retain, forward=forward).argmax(1) == labels).numpy()
                 for each in (module, student)
             )
             stop_accuracy_loss(old, new, "retain samples")
@@ -510,13 +501,6 @@ def stopwatch(model: nn.Module) -> Iterator[Clock]:
     start = now()
     yield clock
     clock.seconds = now() - start
-
-
-def _copy(module: nn.Module) -> nn.Module:
-    try:
-        return copy.deepcopy(module)
-    except (RuntimeError, TypeError) as error:
-        raise ModelError(f"the model cannot be copied ({error}); give one that copy.deepcopy can copy") from error
 
 
 def _check_model(module: nn.Module) -> None:

@@ -177,7 +177,7 @@ class DescentRun:
             self._told.setdefault(name, []).append(value.detach())
 
     def details(self, facts: Mapping[str, Any] | None = None, notes: tuple[str, ...] = (), passes: int = 0) -> Details:
-        """Return the report of a course that is over, with `passes` over the data beside the epochs."""
+        """Return the report of the finished run; `passes` are those over the data that no epoch counts."""
         sound = all(bool(torch.isfinite(each).all()) for each in _floats(self._student))
         first = map_nest(lambda leaf: leaf[:1], self._request.forget.inputs)
         with torch.no_grad():
@@ -223,7 +223,7 @@ class DescentRun:
 
 @contextmanager
 def descent_run(method: Descent, student: nn.Module, request: Request) -> Iterator[DescentRun]:
-    """Put the student into training mode for a course; it ends in evaluation mode.
+    """Put the student into training mode inside the block, and into evaluation mode after it.
 
     Everything drawn inside follows the request's seed, and torch's own generators are given back as they were.
     """

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.functional import mse_loss
 
 from forsaken._random import Purpose, generator
 from forsaken.data.samples import Samples, join
-from forsaken.models.logits import predict_logits
+from forsaken.models.logits import centre, predict_logits
 from forsaken.unlearning.base import About, Details, Request
 from forsaken.unlearning.descent import Descent, descent_run
 from forsaken.unlearning.forsaken.objective import DISTANCES
@@ -46,6 +46,7 @@ class OracleMatching(Descent):
 
     learning_rate: float = number(1e-3, "the size of a step of Adam; it decides everything, so tune it")
     epochs: int = whole(8, "passes over the data; published: 4 to 13", least=1)
+    momentum: float = number(0.9, "of the optimiser: Adam's β1", most=0.9999)
     weight_decay: float = number(0.0, "of the optimiser")
     retained: int = whole(20, "retain samples of an epoch for each forgotten one", least=1)
     repeated: int = whole(5, "how often an epoch reads the samples to forget", least=1)
@@ -63,18 +64,14 @@ class OracleMatching(Descent):
         kept = kept.rows(sorted(order[: self.retained * len(request.forget)]))
         forget = predict_logits(student, request.forget, forward=request.forward)
         target = find_target(OUT_OF_FOLD, DISTANCES["logits"], request, forget, None)
-        own = _centred(predict_logits(student, kept, forward=request.forward))
+        own = centre(predict_logits(student, kept, forward=request.forward))
         rows = join([Samples(part.inputs) for part in (kept, *[request.forget] * self.repeated)])
         taught = torch.cat([own, *[target.logits.to(own.dtype)] * self.repeated])
         with descent_run(self, student, request) as run:
             data = run.place(rows, taught)
             for _ in run.epochs(self.epochs * run.steps(data)):
                 for batch in run.batches(data):
-                    distance = mse_loss(_centred(run.logits(batch)), batch.taught)
+                    distance = mse_loss(centre(run.logits(batch)), batch.taught)
                     run.step(distance, distance=distance)
         passes = self.epochs * len(rows) + len(kept) + len(forget)
         return run.details({"target": target.name, "retain_used": len(kept), "sample_passes": passes}, passes=1)
-
-
-def _centred(logits: Tensor) -> Tensor:
-    return logits - logits.mean(dim=1, keepdim=True)

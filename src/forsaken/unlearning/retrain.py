@@ -10,13 +10,12 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from forsaken._random import torch_seed
 from forsaken.data.nest import Nest, map_nest
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError, ModelError, NonFiniteError
-from forsaken.models.logits import PREDICT_BATCH, LinearModel, LogitModel, evaluation, predict_logits
+from forsaken.models.logits import PREDICT_BATCH, Forward, LinearModel, LogitModel, caller, evaluation, predict_logits
 from forsaken.models.train import Training, steps_of, train
 from forsaken.recipe import Recipe
 from forsaken.result import Step
@@ -62,7 +61,7 @@ class Retrain(Unlearner):
         _check_same_kind(sketch, student)
         kind = LogitModel(sketch).dtype
         forget, kept = (Samples(_as_kind(part.inputs, kind), part.labels) for part in (request.forget, retain))
-        log = LossLog(kept, forget, known, training.recipe)
+        log = LossLog(kept, forget, known, training.recipe, request.forward)
         rate = f"{_RATE}, {training.recipe.learning_rate:g}"
         network = log.train(training.build, request, device=training.device, stage="retrain", rate=rate)
         history = log.history()
@@ -121,18 +120,20 @@ class LossLog:
     forget : Samples
         D.
     known : int tensor, shape (|D|,)
-        The labels that D's loss is told against.
+        The labels with which the loss on D is computed.
     recipe : Recipe
         Of the training.
+    forward : callable, optional
+        How to call the network; see `forsaken.unlearn`.
     """
 
-    def __init__(self, data: Samples, forget: Samples, known: Tensor, recipe: Recipe) -> None:
-        self._data, self._count, self._labels = data, len(data), data.labels
+    def __init__(
+        self, data: Samples, forget: Samples, known: Tensor, recipe: Recipe, forward: Forward | None = None
+    ) -> None:
+        self._data, self._labels = data, data.labels
         self._forget, self._known = forget, known
-        self._recipe, self._an_epoch = recipe, 1
-        self._handle: RemovableHandle | None = None
-        self._logits: Tensor | None = None
-        self._steps = 0
+        self._recipe, self._forward = recipe, forward
+        self._steps, self._an_epoch = 0, 1
         self._sum: Tensor | None = None
         self._epochs: list[tuple[Tensor, Tensor, float, float]] = []
         self._begun = time.perf_counter()
@@ -148,10 +149,11 @@ class LossLog:
         """Train what `build` returns and log it; `rate` names what to lower where the training runs away."""
         try:
             network = train(
-                lambda: self.attach(build()),
+                build,
                 self._data,
                 self._recipe,
                 seed=request.seed,
+                forward=self._forward,
                 device=device,
                 observer=self,
                 progress=request.progress,
@@ -159,35 +161,18 @@ class LossLog:
             )
         except NonFiniteError as error:
             raise NonFiniteError(f"{error}: lower {rate}") from error
-        finally:
-            self.detach()
         _check_finite(network, self.history(), rate)
         return network
 
-    def attach(self, network: nn.Module) -> nn.Module:
-        """Look at the answers of `network` from now on, until `detach`."""
-
-        def note(_: nn.Module, __: object, logits: Tensor) -> None:
-            self._logits = logits.detach()
-
-        self._an_epoch = steps_of(self._count, self._recipe, network)
-        self._handle = network.register_forward_hook(note)
-        return network
-
-    def detach(self) -> None:
-        """Leave the network without a trace."""
-        if self._handle is not None:
-            self._handle.remove()
-        self._handle = self._logits = None
-
-    def before(self, network: nn.Module, rows: Tensor, optimiser: torch.optim.Optimizer) -> None:  # noqa: ARG002
+    def before(self, network: nn.Module, rows: Tensor, logits: Tensor) -> None:
         """Add the loss of this batch."""
-        if self._logits is None or self._labels is None:
+        if self._labels is None:
             return
         if self._sum is None:
+            self._an_epoch = steps_of(len(self._data), self._recipe, network)
             self._labels = self._labels.to(rows.device)
             self._sum = torch.zeros((), dtype=torch.float64, device=rows.device)
-        self._sum += _loss(self._logits, self._labels[rows]) * len(rows)
+        self._sum += _loss(logits.detach(), self._labels[rows]) * len(rows)
 
     def after(self, network: nn.Module, rows: Tensor, optimiser: torch.optim.Optimizer) -> None:
         """Close the epoch at its last batch."""
@@ -195,16 +180,16 @@ class LossLog:
         if self._steps % self._an_epoch or self._sum is None:
             return
         rate = float(optimiser.param_groups[0]["lr"])
-        mean = self._sum / self._count
+        mean = self._sum / len(self._data)
         self._epochs.append((mean, self._on_forget(network, rows.device), rate, time.perf_counter() - self._begun))
         self._sum = torch.zeros_like(self._sum)
 
     def _on_forget(self, network: nn.Module, place: torch.device) -> Tensor:
-        total = torch.zeros((), dtype=torch.float64, device=place)
+        total, logits_of = torch.zeros((), dtype=torch.float64, device=place), caller(network, self._forward)
         with evaluation(network), torch.no_grad():
             parts = zip(self._forget.batches(PREDICT_BATCH), torch.split(self._known, PREDICT_BATCH), strict=True)
             for part, labels in parts:
-                logits = network(map_nest(lambda leaf: leaf.to(place, copy=True), part.inputs))
+                logits = logits_of(map_nest(lambda leaf: leaf.to(place, copy=True), part.inputs))
                 total += _loss(logits, labels.to(place)) * len(part)
         return total / len(self._forget)
 
@@ -226,7 +211,7 @@ class LossLog:
 
 
 def learnt(student: nn.Module, request: Request) -> tuple[Tensor, int]:
-    """Return the labels that D's loss is told against, and how many classes the model has.
+    """Return the labels with which the loss on D is computed, and how many classes the model has.
 
     Where D comes without labels they are the classes that the model answers; nothing is trained on them.
     """

@@ -80,13 +80,12 @@ class Smu(UpfrontUnlearner):
         See `UpfrontUnlearner.prepare`; `watched` is needed, and no folder is.
         """
         mine = _mask(watched, len(data))
-        tagged = Samples((data.inputs, torch.arange(len(data))), data.labels)
         recorder = Recorder(mine, training.recipe.clip)
         start = time.perf_counter()
         try:
-            network = train(
-                lambda: recorder.attach(training.build()),
-                tagged,
+            trained = train(
+                training.build,
+                data,
                 training.recipe,
                 seed=seed,
                 device=training.device,
@@ -95,9 +94,8 @@ class Smu(UpfrontUnlearner):
             )
         finally:
             recorder.detach()
-        trained: nn.Module = network.network  # type: ignore[assignment]
         record = Record(
-            parts=recorder.parts(),
+            parts=recorder.parts(trained),
             keys=tuple(row_keys(data.rows(mine.nonzero()[:, 0]).inputs)),
             kinds=tuple(leaf.dtype for leaf in leaves(data.inputs)),
             shape=shape_of(data.inputs),
@@ -127,9 +125,10 @@ class Smu(UpfrontUnlearner):
         log = LossLog(kept, forget, known, recipe)
         steps = steps_of(len(retain), recipe, student)
         with _subtracting(adapter, record, steps):
-            log.train(
+            trained = log.train(
                 lambda: adapter, request, device=adapter.device, stage="subtract", rate=f"learning_rate, {rate:g}"
             )
+        adapter.load_state_dict(trained.state_dict())
         history = log.history()
         student.zero_grad(set_to_none=True)
         delattr(student, _NAME)
@@ -165,25 +164,24 @@ def record_of(model: nn.Module) -> Record:
 
 @contextmanager
 def _subtracting(adapter: LogitModel, record: Record, steps: int) -> Iterator[None]:
-    """Take one part in `steps` of the record out of the model's weights before each training step.
+    """Let each training step of the adapter, or of a copy, begin by subtracting one part in `steps` of the record.
 
-    The steps are told by the calls of the adapter: the training makes one a step, while what becomes of the model in
-    it is the user's `forward`'s affair, which may call only parts of it, or call it twice.
+    The training calls the adapter once a step. The adapter may call the model, or parts of it, any number of times.
     """
     weights = dict(adapter.model.named_parameters())
     for name, part in record.parts.items():
         if name not in weights or weights[name].shape != part.shape:
             raise ModelError(f"the record has a parameter {name} of shape {tuple(part.shape)} that the model has not")
-    pairs = [(weights[name], part.to(weights[name]) / steps) for name, part in record.parts.items()]
+    parts = {name: part.to(weights[name]) / steps for name, part in record.parts.items()}
     taken = 0
 
-    def subtract(network: nn.Module, _: Any) -> None:
+    def subtract(called: Any, _: object) -> None:
         nonlocal taken
-        if network.training:
+        if called.training:
             taken += 1
             with torch.no_grad():
-                for weight, part in pairs:
-                    weight.sub_(part)
+                for name, part in parts.items():
+                    called.model.get_parameter(name).sub_(part)
 
     handle = adapter.register_forward_pre_hook(subtract)
     try:
@@ -291,7 +289,7 @@ class Record:
 
 
 class Recorder:
-    """An `Observer` that keeps R while a network trains on ``(inputs, rows)`` in place of inputs.
+    """An `Observer` that keeps R while a network trains.
 
     The watched rows' part of a gradient is the loss's own gradient at the logits, set to zero for all other rows and
     sent back through the same graph: the same dropout, the same batch statistics, one more backward pass for batches
@@ -307,22 +305,14 @@ class Recorder:
 
     def __init__(self, watched: Tensor, clip: float | None = None) -> None:
         self._watched, self._clip = watched, clip
-        self._named: dict[str, nn.Parameter] = {}
         self._total: dict[str, Tensor] = {}
         self._momentum: dict[str, Tensor] = {}
         self._steps: Counter[str] = Counter()
         self._share: dict[str, Tensor] = {}
         self._norms: list[Tensor] = []
+        self._named: dict[str, nn.Parameter] = {}
         self._batch: tuple[Tensor, Tensor] | None = None
         self._handles: list[RemovableHandle] = []
-
-    def attach(self, network: nn.Module) -> nn.Module:
-        """Return a module that takes ``(inputs, rows)``, answers as `network` does, and lets this look on."""
-        self._named = {name: weight for name, weight in network.named_parameters() if weight.requires_grad}
-        # The norm before clipping is gone once the gradients are clipped, so it is noted as they come in.
-        heard = self._named.values() if self._clip is not None else ()
-        self._handles = [weight.register_post_accumulate_grad_hook(self._note_norm) for weight in heard]  # type: ignore[no-untyped-call]
-        return _Tagged(network, self)
 
     def detach(self) -> None:
         """Leave the network without a trace of having been watched."""
@@ -330,9 +320,14 @@ class Recorder:
             handle.remove()
         self._handles, self._batch = [], None
 
-    def look(self, logits: Tensor, rows: Tensor) -> None:
-        """Wait for the gradient of these logits, if any of the rows is watched."""
-        self._watched = self._watched.to(rows.device)
+    def before(self, network: nn.Module, rows: Tensor, logits: Tensor) -> None:
+        """Have `_divide` called with the gradient of these logits, if any of the rows is watched."""
+        if not self._named:
+            self._watched = self._watched.to(rows.device)
+            self._named = {name: weight for name, weight in network.named_parameters() if weight.requires_grad}
+            # The norm before clipping is gone once the gradients are clipped, so it is noted as they come in.
+            heard = self._named.values() if self._clip is not None else ()
+            self._handles = [weight.register_post_accumulate_grad_hook(self._note_norm) for weight in heard]  # type: ignore[no-untyped-call]
         mine = self._watched[rows]
         if logits.requires_grad and bool(mine.any()):
             self._batch = logits, mine
@@ -342,7 +337,8 @@ class Recorder:
         if self._batch is None:
             return
         logits, mine = self._batch
-        self._batch = None  # the pass below comes by here again; and the graph, whose hook holds this, must go
+        # Reset first: the backward pass below calls this hook once more, and the graph must not be kept alive.
+        self._batch = None
         mine = mine.view(-1, *[1] * (gradient.dim() - 1))
         weights = list(self._named.values())
         found = torch.autograd.grad(logits, weights, gradient * mine, retain_graph=True, allow_unused=True)
@@ -352,17 +348,13 @@ class Recorder:
         if weight.grad is not None:
             self._norms.append(torch.linalg.vector_norm(weight.grad))
 
-    def before(self, network: nn.Module, rows: Tensor, optimiser: torch.optim.Optimizer) -> None:  # noqa: ARG002
-        """Clip the share by the factor by which the whole gradient was clipped."""
-        if self._clip is not None and self._norms:
-            norm = torch.linalg.vector_norm(torch.stack(self._norms))
-            factor = (self._clip / (norm + _CLIP_GUARD)).clamp(max=1.0)
-            self._share = {name: part * factor for name, part in self._share.items()}
-        self._norms = []
-
     @torch.no_grad()
     def after(self, network: nn.Module, rows: Tensor, optimiser: torch.optim.Optimizer) -> None:  # noqa: ARG002
         """Let R take its part of the step that the weights have just taken."""
+        if self._clip is not None and self._norms:  # the share is clipped by the factor of the whole gradient
+            norm = torch.linalg.vector_norm(torch.stack(self._norms))
+            factor = (self._clip / (norm + _CLIP_GUARD)).clamp(max=1.0)
+            self._share = {name: part * factor for name, part in self._share.items()}
         (group,) = optimiser.param_groups
         for name, weight in self._named.items():
             if weight.grad is None:
@@ -382,26 +374,12 @@ class Recorder:
                 kept.mul_(group["momentum"]).add_(gradient)
                 move = gradient.add_(kept, alpha=group["momentum"]) if group["nesterov"] else kept
                 total.sub_(move, alpha=group["lr"])
-        self._share = {}
+        self._share, self._norms = {}, []
 
-    def parts(self) -> dict[str, Tensor]:
-        """Return R, one tensor a trainable parameter, on the CPU; zeros for one that no gradient reached."""
+    def parts(self, network: nn.Module) -> dict[str, Tensor]:
+        """Return R, one tensor a trainable parameter of the network, on the CPU; zeros where no gradient reached."""
         return {
             name: self._total.get(name, torch.zeros_like(weight)).detach().cpu().contiguous()
-            for name, weight in self._named.items()
+            for name, weight in network.named_parameters()
+            if weight.requires_grad
         }
-
-
-class _Tagged(nn.Module):
-    """A network whose batches say which rows they are."""
-
-    def __init__(self, network: nn.Module, recorder: Recorder) -> None:
-        super().__init__()
-        self.network = network
-        self._recorder = recorder
-
-    def forward(self, batch: tuple[object, Tensor]) -> Tensor:
-        inputs, rows = batch
-        logits: Tensor = self.network(inputs)
-        self._recorder.look(logits, rows)
-        return logits

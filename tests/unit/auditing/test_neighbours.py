@@ -104,3 +104,11 @@ def test_their_numbers_are_those_of_the_pure_functions():
     assert (near.value, near.floor) == (u_lira(mine, both[:16]).auc, (floor.low, floor.high))
     assert (whole.value, whole.floor) == (request_u_lira(mine, both[:16]), (request.low, request.high))
     assert np.isclose(whole.before, request_u_lira(facts["before"]["neighbours"], both[:16]))
+
+
+def test_texts_of_several_inputs_have_neighbours_where_the_words_are_named() -> None:
+    words, mask = torch.ones(4, 50, dtype=torch.int64), torch.ones(4, 50, dtype=torch.int64)
+    assert neighbours_of(Samples((words, mask)), "auto", None, 0) is None
+    named = neighbours_of(Samples({"input_ids": words, "attention_mask": mask}), "auto", None, 0)
+    assert torch.equal(named.inputs["attention_mask"], mask)
+    assert (named.inputs["input_ids"] == 0).any()

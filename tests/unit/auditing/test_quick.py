@@ -109,7 +109,7 @@ def test_moved_counts_what_is_seen_and_what_the_oracle_says(trained):
 @pytest.mark.parametrize("name", ["test", "kept"])
 def test_labels_that_are_no_classes_are_refused(trained, name, shift):
     wrong = Samples(getattr(trained, name).inputs, getattr(trained, name).labels + shift)
-    with pytest.raises(InputError, match=f"the labels of {name} reach from .* but the model has 3 classes"):
+    with pytest.raises(InputError, match=f"labels of {name} are out of range, .* the model has 3 classes"):
         quick(trained, **{name: wrong})
 
 

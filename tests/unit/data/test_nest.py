@@ -134,3 +134,8 @@ values = st.lists(st.lists(st.floats(-2, 2, width=16), min_size=2, max_size=2), 
 def test_keys_agree_with_comparing_row_by_row(rows: list[list[float]]) -> None:
     keys = row_keys(torch.tensor(rows))
     assert [[a == b for b in keys] for a in keys] == [[a == b for b in rows] for a in rows]
+
+
+def test_keys_of_many_rows_are_those_of_each_row() -> None:
+    rows = (torch.randn(2500, 3).round().mul(-0.0), torch.arange(5000).view(2, 2500).T)
+    assert row_keys(rows) == [key for at in range(2500) for key in row_keys(tuple(part[at : at + 1] for part in rows))]

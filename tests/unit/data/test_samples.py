@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy import sparse
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler, TensorDataset
 
 from forsaken.data.samples import Samples, join
 from forsaken.errors import EmptyError, InputError
@@ -296,6 +296,18 @@ def test_reading_a_loader_does_not_move_the_global_generator() -> None:
     before = torch.get_rng_state()
     order(0)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("batched", [False, True], ids=["sampler", "batch sampler"])
+def test_a_samplers_own_generator_is_seeded_and_given_back(batched: bool) -> None:
+    own = torch.Generator().manual_seed(5)
+    before, data = own.get_state(), TensorDataset(torch.arange(50.0))
+    sampler = RandomSampler(data, generator=own)
+    how = {"batch_sampler": BatchSampler(sampler, 8, drop_last=False)} if batched else {"sampler": sampler}
+    loader: DataLoader[object] = DataLoader(data, **how)  # type: ignore[arg-type]
+    first, again, other = (Samples.read(loader, "forget", seed=seed).inputs.tolist() for seed in (0, 0, 1))  # type: ignore[union-attr]
+    assert first == again != other
+    assert torch.equal(own.get_state(), before)
 
 
 def test_shuffling_keeps_inputs_with_their_labels() -> None:

@@ -339,3 +339,10 @@ def test_more_models_see_a_smaller_shift_and_a_floor_up_to_one_sees_none() -> No
     few, many = draw.normal(size=(16, 30)), draw.normal(size=(64, 30))
     assert smallest_shift(many, u_lira_floor(many)) < smallest_shift(few, u_lira_floor(few))
     assert smallest_shift(few, RequestFloor(0.0, 1.0, 0.5), request_u_lira) is None
+
+
+def test_the_smallest_shift_is_that_of_the_whole_attack() -> None:
+    models = np.random.default_rng(1).normal(size=(12, 30))
+    floor = u_lira_floor(models, halvings=50)
+    whole = smallest_shift(models, floor, lambda mine, theirs: u_lira(mine, theirs).auc, halvings=10)
+    assert smallest_shift(models, floor, halvings=10) == whole

@@ -103,12 +103,18 @@ def test_a_fifth_of_the_words_is_left_out(dtype: torch.dtype) -> None:
     assert len({tuple(row.tolist()) for row in gone}) == 100, "each text loses others"
 
 
-def test_nests_are_followed() -> None:
-    inputs = {"words": torch.ones(4, 300, dtype=torch.int64), "more": (torch.ones(4, 300),)}
-    seen = word_dropout(inputs, seeded())
-    assert (seen["words"] == 0).any()
-    assert seen["words"].dtype == torch.int64
-    assert not torch.equal(seen["words"] == 0, seen["more"][0] == 0)
+def test_of_several_inputs_the_words_alone_are_left_out() -> None:
+    words, mask = torch.ones(4, 300, dtype=torch.int64), torch.ones(4, 300, dtype=torch.int64)
+    seen = word_dropout({"input_ids": words, "attention_mask": mask}, seeded())
+    assert list(seen) == ["input_ids", "attention_mask"]
+    assert torch.equal(seen["input_ids"], word_dropout(words, seeded()))
+    assert torch.equal(seen["attention_mask"], mask)
+    assert torch.equal(word_dropout({"words": (words,)}, seeded())["words"][0], word_dropout(words, seeded()))
+
+
+def test_words_that_cannot_be_told_from_other_inputs() -> None:
+    with pytest.raises(InputError, match="which of 2 inputs holds the words"):
+        word_dropout((torch.ones(4, 300, dtype=torch.int64), torch.arange(4)), seeded())
 
 
 @pytest.mark.parametrize("name", AUGMENTATIONS)
@@ -205,12 +211,14 @@ def test_many_networks_at_once_are_those_of_one_by_one(name: str) -> None:
 
 
 def test_stacked_batches_are_augmented_network_by_network() -> None:
-    inputs = {"words": torch.ones(2, 5, 40), "more": (torch.ones(2, 5, 3, dtype=torch.int64),)}
+    inputs = {"input_ids": torch.ones(2, 5, 40), "more": (torch.ones(2, 5, 3, dtype=torch.int64),)}
     settings = recipe("word-dropout")
     cpu = torch.device("cpu")
     found = augmented(inputs, [place.Augmenter(settings, seed, cpu) for seed in (3, 4)])
     for at, seed in enumerate((3, 4)):
-        own = place.Augmenter(settings, seed, cpu)({"words": inputs["words"][at], "more": (inputs["more"][0][at],)})
-        assert torch.equal(found["words"][at], own["words"])
+        own = place.Augmenter(settings, seed, cpu)(
+            {"input_ids": inputs["input_ids"][at], "more": (inputs["more"][0][at],)}
+        )
+        assert torch.equal(found["input_ids"][at], own["input_ids"])
         assert torch.equal(found["more"][0][at], own["more"][0])
     assert augmented(inputs, [place.Augmenter(recipe(None), seed, cpu) for seed in (3, 4)]) is inputs

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.special import softmax
+from sklearn.linear_model import LogisticRegression
 from torch import nn
 
 from forsaken.errors import ModelError, NonFiniteError
@@ -39,6 +40,14 @@ def test_posteriors_are_the_softmax_in_float64(problem) -> None:
     found = posteriors(problem.model, x)
     assert found.dtype == np.float64
     np.testing.assert_allclose(found, softmax(problem.model(x).detach().double().numpy(), 1), atol=1e-6)
+
+
+@pytest.mark.parametrize("names", [[1, 2], ["no", "yes"], [3, 5, 9]])
+def test_accuracy_of_an_estimator_is_its_score(names: list[object]) -> None:
+    x = np.random.default_rng(0).normal(size=(60, 4))
+    y = np.array(names)[x[:, : len(names)].argmax(1)]
+    estimator = LogisticRegression(C=0.01).fit(x, y)
+    assert accuracy(estimator, (x, y)) == estimator.score(x, y)
 
 
 def test_accuracy_counts(problem) -> None:

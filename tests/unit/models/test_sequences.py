@@ -56,6 +56,16 @@ def test_log_probabilities_are_those_of_the_softmax(model) -> None:
     np.testing.assert_allclose(token_log_probabilities(model, tokens), expected.numpy(), rtol=1e-5)
 
 
+def test_sequences_with_different_numbers_of_positions_are_refused(model) -> None:
+    tokens, labels = torch.ones(2, 4, dtype=torch.int64), torch.ones(2, 4, dtype=torch.int64)
+    labels[0, 1:] = labels[1, 3] = -100  # one position and three: four in all, which is two a sequence on average
+    uneven = Samples(tokens, labels)
+    with pytest.raises(InputError, match=r"differ in how many positions count \(1 to 3\)"):
+        token_log_probabilities(model, uneven)
+    with pytest.raises(InputError, match="differ in how many positions count"):
+        matched_targets(model, uneven, 2)
+
+
 def test_targets_come_round_where_unused_sequences_are_few(model) -> None:
     unused = torch.randint(12, (2, 6), generator=torch.Generator().manual_seed(3))
     found = matched_targets(model, unused, 3, start=1).reshape(3, 4, 12)
@@ -68,7 +78,7 @@ def test_a_token_outside_of_the_vocabulary_is_refused() -> None:
         def forward(self, tokens):
             return torch.zeros(*tokens.shape, 4)
 
-    with pytest.raises(InputError, match="number 9, but the model's vocabulary has 4 tokens"):
+    with pytest.raises(InputError, match="1 of 1 tokens are not in the model's vocabulary, which has 4 tokens"):
         token_log_probabilities(Counts(), torch.tensor([[1, 9]]))
 
 

@@ -176,3 +176,36 @@ def test_a_training_wants_a_function_and_a_recipe() -> None:
         Training(build(), Recipe(1, 16, 1e-2))  # type: ignore[arg-type]
     with pytest.raises(SettingsError, match="recipe is None"):
         Training(build, None)  # type: ignore[arg-type]
+
+
+class Pair(nn.Linear):
+    """Takes two inputs by name and returns the logits in a dictionary of its own."""
+
+    def forward(self, left: torch.Tensor, right: torch.Tensor) -> dict[str, torch.Tensor]:  # type: ignore[override]
+        return {"scores": super().forward(left + right)}
+
+
+def test_networks_are_called_as_one_would_call_them() -> None:
+    x, labels, recipe = DATA.inputs, DATA.labels, Recipe(2, 16, 1e-2)
+    plain = train(lambda: nn.Linear(5, 3), DATA, recipe, seed=1)
+    inputs = {"right": torch.zeros_like(x), "left": x}
+    forward = lambda model, given: model(**given)["scores"]  # noqa: E731
+    named = train(lambda: Pair(5, 3), Samples(inputs, labels), recipe, seed=1, forward=forward)
+    assert type(named) is Pair
+    assert torch.equal(plain.weight, named.weight)
+    both = train(lambda: nn.Bilinear(5, 5, 3), Samples((x, x), labels), recipe, seed=1)
+    assert fingerprint(both) != fingerprint(train(lambda: nn.Bilinear(5, 5, 3), DATA, Recipe(0, 16, 1), seed=1))
+
+
+def test_one_output_is_two_classes() -> None:
+    data, recipe = Samples(DATA.inputs, (DATA.inputs.sum(1) > 0).long()), Recipe(60, 16, 3e-2)
+    model = train(lambda: nn.Linear(5, 1), data, recipe, seed=0)
+    assert ((model(data.inputs)[:, 0] > 0).long() == data.labels).double().mean() > 0.9
+
+
+def test_a_network_to_go_on_with_is_copied() -> None:
+    given = mlp((5, 8, 3)).train()
+    before = fingerprint(given)
+    assert fingerprint(train(lambda: given, DATA, Recipe(2, 16, 1e-2), seed=0)) != before
+    assert fingerprint(given) == before
+    assert given.training

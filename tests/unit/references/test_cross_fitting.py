@@ -28,9 +28,10 @@ from forsaken.data.samples import Samples
 from forsaken.errors import DataError, InputError, ModelError, NotHeldOutError, SettingsError, UnknownNameError
 from forsaken.models.augment import mirror_shift, word_dropout
 from forsaken.models.ensemble import vectorises
+from forsaken.models.logits import predict_logits
 from forsaken.models.train import train as fit_network
 from forsaken.references import fitting
-from forsaken.references.fitting import CUSTOM, CrossFit, Views
+from forsaken.references.fitting import CUSTOM, CrossFit, Views, asked_views
 
 RECIPE = Recipe(3, 8, 1e-2)
 
@@ -522,11 +523,31 @@ def test_what_a_view_does_to_its_row_stays_with_it() -> None:
 
 
 def test_inputs_of_several_parts() -> None:
-    rows = {"words": torch.arange(12).view(3, 4) + 1, "more": (torch.ones(3, 2),)}
+    rows = {"input_ids": torch.arange(12).view(3, 4) + 1, "more": (torch.ones(3, 2),)}
     found = Views.of(2, "word-dropout", 0)(Samples(rows)).inputs
-    assert found["words"].shape == (6, 4)
-    assert found["words"].dtype == torch.int64
+    assert found["input_ids"].shape == (6, 4)
+    assert found["input_ids"].dtype == torch.int64
     assert found["more"][0].shape == (6, 2)
+
+
+def test_the_views_of_many_rows_are_made_and_asked_in_parts() -> None:
+    """As many as one pass takes, in the same batches as if all were made first."""
+    made, held, rows = [], [], torch.randn(700, 3)
+
+    def view(inputs: Nest, generator: torch.Generator) -> Nest:
+        made.append(1)
+        return inputs + torch.rand(inputs.shape, generator=generator)
+
+    class Asked(nn.Linear):
+        def forward(self, inputs: Tensor) -> Tensor:
+            held.append(len(made))
+            return super().forward(inputs)
+
+    model, views = Asked(3, 2), Views.of(2, view, 0)
+    found = asked_views(model, Samples(rows), views, None)
+    assert held == [512, 1024, 1400]
+    expected = predict_logits(model, views(Samples(rows)))
+    assert torch.equal(found, expected.view(2, 700, 2).transpose(0, 1))
 
 
 # --- what a user gives -----------------------------------------------------------------------------------------------

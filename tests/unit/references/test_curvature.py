@@ -791,3 +791,36 @@ def test_gradients_that_come_sparse_are_added_like_others() -> None:
     for left, right in ((one.inputs, two.inputs), (one.outputs, two.outputs)):
         for first, second in zip(left.parts(), right.parts(), strict=True):
             assert (first is None and second is None) or torch.allclose(first, second)
+
+
+@pytest.mark.parametrize("convolutions", [False, True])
+def test_operations_in_place_after_a_layer_change_nothing(convolutions: bool) -> None:
+    def network(in_place: bool) -> nn.Module:
+        torch.manual_seed(1)
+        if convolutions:
+            first, second, rows = nn.Conv2d(1, 4, 3), nn.Conv2d(4, 4, 3), 64
+        else:
+            first, second, rows = nn.Linear(64, 16), nn.Linear(16, 16), 16
+        relus = nn.ReLU(in_place), nn.ReLU(in_place)
+        return nn.Sequential(first, relus[0], second, relus[1], nn.Flatten(), nn.Linear(rows, 3))
+
+    x = torch.randn(40, 1, 8, 8) if convolutions else torch.randn(40, 64)
+    plain, in_place = (Curvature.fit(network(each), x) for each in (False, True))
+    for name, own in plain.factors.items():
+        for side in ("inputs", "outputs"):
+            assert torch.equal(getattr(own, side).matrix, getattr(in_place.factors[name], side).matrix)
+
+
+@pytest.mark.parametrize("thawed", [False, True])
+def test_rows_are_taken_out_of_every_sum_whatever_was_frozen_since(thawed: bool) -> None:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)), torch.randn(20, 4)
+    model[0].requires_grad_(not thawed)
+    curvature = Curvature.fit(model, x)
+    expected = curvature.without(model, model, x[:10])
+    model[0].requires_grad_(thawed)
+    found = curvature.without(model, model, x[:10])
+    assert found.names == expected.names
+    for name, own in expected.factors.items():
+        assert torch.equal(own.inputs.matrix, found.factors[name].inputs.matrix)
+        assert torch.equal(own.outputs.matrix, found.factors[name].outputs.matrix)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from reference_case import CLASSES, KEY, apart, by_hand, drawn, hebb
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, TensorDataset
 
 from forsaken import Recipe, References, Tick, Training
 from forsaken.data.samples import Samples
@@ -287,6 +287,11 @@ def test_what_is_handed_in_follows_an_order() -> None:
         References.claimed(loader, torch.zeros(8, 3))
     with pytest.raises(InputError, match="held-out rows follow the order of data, but its loader shuffles"):
         References.from_models([nn.Linear(5, 3)], loader, [[0]])
+    drawn_batches = BatchSampler(RandomSampler(x), 4, drop_last=False)
+    with pytest.raises(InputError, match="logits follow the order of data, but its loader shuffles"):
+        References.claimed(DataLoader(TensorDataset(x, y), batch_sampler=drawn_batches), torch.zeros(8, 3))
+    in_order = BatchSampler(SequentialSampler(x), 4, drop_last=False)
+    assert len(References.claimed(DataLoader(TensorDataset(x, y), batch_sampler=in_order), torch.zeros(8, 3))) == 8
 
 
 # --- costs -----------------------------------------------------------------------------------------------------------

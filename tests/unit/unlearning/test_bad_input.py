@@ -305,8 +305,8 @@ SHAPES = [
 
 def label_cases() -> list[Case]:
     kinds: dict[str, tuple[object, tuple[str, ...]]] = {
-        "negative": (torch.full((20,), -1), ("-1", "4 classes", "0 to 3")),
-        "too large": (torch.arange(20) % 5, ("4", "4 classes", "0 to 3")),
+        "negative": (torch.full((20,), -1), ("20 of 20 labels", "4 classes", "0 to 3")),
+        "too large": (torch.arange(20) % 5, ("4 of 20 labels", "4 classes", "0 to 3")),
         "too few": (torch.zeros(5, dtype=torch.long), ("20 samples", "5 labels")),
         "one-hot": (torch.eye(4)[torch.arange(20) % 4], ("(20, 4)", "argmax")),
         "floats": (torch.zeros(20), ("float32", "class numbers")),

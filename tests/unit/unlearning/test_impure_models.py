@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, TensorDataset
 
 from forsaken import Forsaken, ShadowOracle, errors, unlearn
+from forsaken.models.weights import fingerprint
 
 DRAW = torch.Generator().manual_seed(0)
 X, KEPT = torch.randn(8, 6, generator=DRAW), torch.randn(20, 6, generator=DRAW)
@@ -108,8 +111,25 @@ def test_a_loader_that_drops_samples_is_refused() -> None:
         Forsaken(target="uniform")(nn.Linear(6, 3), loader, None, KEPT)
 
 
-def test_targets_and_a_shuffling_loader_are_refused() -> None:
-    loader = DataLoader(TensorDataset(X), batch_size=3, shuffle=True)
+class Backwards(BatchSampler):
+    """Batches in an order of its own."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter(list(super().__iter__())[::-1])
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        {"batch_size": 3, "shuffle": True},
+        {"batch_sampler": BatchSampler(RandomSampler(X), 3, False)},
+        {"batch_sampler": Backwards(SequentialSampler(X), 3, False)},
+        {"batch_sampler": [[3, 4, 5], [0, 1, 2], [6, 7]]},
+    ],
+    ids=["shuffle", "batches of a random sampler", "unknown batch sampler", "list of batches"],
+)
+def test_targets_and_a_shuffling_loader_are_refused(order: dict[str, Any]) -> None:
+    loader = DataLoader(TensorDataset(X), **order)
     with pytest.raises(errors.InputError, match="order"):
         Forsaken()(nn.Linear(6, 3), loader, None, KEPT, targets=torch.zeros(8, 3))
 
@@ -208,3 +228,51 @@ def test_scripted_and_traced_modules_are_told(method: str, inside: bool) -> None
     model = nn.Sequential(nn.Identity(), scripted) if inside else scripted
     with pytest.raises(errors.ModelError, match=r"scripted or traced module \(torch\.jit\).*made from"):
         unlearn(model, (X, labels[:8]), KEPT, retain=(KEPT, labels), method=method)
+
+
+class Bounded(nn.Module):
+    """Looks up words whose vectors are shortened where they are looked up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.layer = nn.Embedding(30, 8, max_norm=0.1), nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(self.words(x))
+
+
+@pytest.mark.parametrize(
+    ("model", "x"), [(Counting(), torch.cat([X, KEPT])), (Bounded(), torch.arange(28))], ids=["counter", "max_norm"]
+)
+def test_a_check_of_the_accuracy_leaves_the_callers_model_alone(model: nn.Module, x: torch.Tensor) -> None:
+    before, labels = fingerprint(model), torch.arange(28) % 3
+    settings = {"method": "fine-tune", "epochs": 1, "learning_rate": 1e-6}
+    unlearn(model, forget=(x[:8], labels[:8]), retain=(x[8:], labels[8:]), allow=(), **settings)
+    assert fingerprint(model) == before
+
+
+class Lazy(nn.Module):
+    """Registers a buffer at its first call, and replaces another one by a longer one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+        self.register_buffer("cache", torch.zeros(0), persistent=False)
+        self.register_buffer("nothing", None)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not hasattr(self, "scale"):
+            self.register_buffer("scale", torch.ones(6), persistent=False)
+        if len(self.cache) < len(x):
+            self.cache = torch.ones(len(x))
+        return self.layer(x * self.scale * self.cache[: len(x), None])
+
+
+def test_buffers_may_appear_and_grow_in_a_call() -> None:
+    plain, lazy = nn.Linear(6, 3), Lazy()
+    lazy.layer.load_state_dict(plain.state_dict())
+    results = [Forsaken(target="uniform", penalty=0.0)(each, X, None, KEPT) for each in (plain, lazy)]
+    torch.testing.assert_close(results[0].model.weight, results[1].model.layer.weight)
+    for model in (lazy, results[1].model):
+        assert dict(model.named_buffers()).keys() == {"cache"}
+        assert not len(model.cache)

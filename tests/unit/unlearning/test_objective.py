@@ -9,11 +9,10 @@ from scipy.special import rel_entr, softmax
 
 from forsaken.bench.networks import mlp
 from forsaken.data.samples import Samples
-from forsaken.models.logits import LogitModel
+from forsaken.models.logits import LogitModel, centre
 from forsaken.unlearning.base import Request
 from forsaken.unlearning.forsaken.objective import DISTANCES, Anchors, Kept, Objective
 from forsaken.unlearning.forsaken.parameters import ParameterSpace, default_batch_size
-from forsaken.unlearning.forsaken.targets import centre
 
 
 @pytest.fixture

@@ -65,3 +65,8 @@ def test_an_epoch_reads_no_more_retain_samples_than_asked_for() -> None:
     model, x = nn.Linear(4, 3), torch.randn(200, 4)
     found = OracleMatching(retained=3)(model, x[:2], retain=x[2:], targets=np.zeros((2, 3)), seed=0)
     assert found.details.facts["retain_used"] == 6
+
+
+def test_a_momentum_that_adam_cannot_have_is_refused() -> None:
+    with pytest.raises(SettingsError, match=r"momentum is 1.0, expected a number from 0 to 0.9999"):
+        OracleMatching(momentum=1.0)

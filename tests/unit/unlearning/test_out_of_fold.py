@@ -15,11 +15,12 @@ from forsaken import Curvature, Forsaken, Recipe, References
 from forsaken.bench.networks import mlp
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError, ModelError, NotHeldOutError, SettingsError, UnknownNameError
+from forsaken.models.logits import centre
 from forsaken.models.train import train
 from forsaken.models.weights import fingerprint
 from forsaken.unlearning.base import Request
 from forsaken.unlearning.forsaken.objective import squared_logits
-from forsaken.unlearning.forsaken.targets import CLAIMS, TARGETS, centre, claim_of, find_target
+from forsaken.unlearning.forsaken.targets import CLAIMS, TARGETS, claim_of, find_target
 from forsaken.unlearning.methods import METHODS, build
 
 

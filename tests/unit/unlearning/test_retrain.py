@@ -102,7 +102,7 @@ class Snapshots:
     def __init__(self, data: Samples) -> None:
         self.data, self.losses = data, []
 
-    def before(self, network: nn.Module, rows: torch.Tensor, optimiser: torch.optim.Optimizer) -> None:
+    def before(self, network: nn.Module, rows: torch.Tensor, logits: torch.Tensor) -> None:
         with torch.no_grad():
             self.losses.append(float(nn.functional.cross_entropy(network(self.data.inputs), self.data.labels)))
 
@@ -184,3 +184,45 @@ def test_cancelling(problem, model: nn.Module, training: Training) -> None:
     with pytest.raises(StopError):
         Retrain()(model, problem.forget, retain=problem.kept, training=training, progress=stop)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+class Sum(nn.Linear):
+    def forward(self, left: torch.Tensor, right: torch.Tensor) -> dict[str, torch.Tensor]:  # type: ignore[override]
+        return {"scores": super().forward(left + right)}
+
+
+def test_models_that_are_called_in_another_way(problem) -> None:
+    """The sum of two named inputs, with zero for the second, is the plain model: weights and losses are the same."""
+
+    def pair(part) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+        return {"left": part[0], "right": torch.zeros_like(part[0])}, part[1]
+
+    recipe = Recipe(2, 32, 1e-2)
+    plain = Retrain()(
+        nn.Linear(20, 4), problem.forget, retain=problem.kept, training=Training(lambda: nn.Linear(20, 4), recipe)
+    )
+    other = Retrain()(
+        Sum(20, 4),
+        pair(problem.forget),
+        retain=pair(problem.kept),
+        training=Training(lambda: Sum(20, 4), recipe),
+        forward=lambda model, inputs: model(**inputs)["scores"],
+    )
+    assert torch.equal(plain.model.weight, other.model.weight)
+    assert [(step.objective, step.distance) for step in plain.history] == [
+        (step.objective, step.distance) for step in other.history
+    ]
+
+
+def test_one_output(problem) -> None:
+    (x, y), (new, labels) = problem.kept, problem.forget
+    training = Training(lambda: nn.Linear(20, 1), Recipe(3, 32, 1e-2))
+    result = Retrain()(nn.Linear(20, 1), (new, labels % 2), retain=(x, y % 2), training=training)
+    assert torch.equal(result.model.weight, training.run(Samples(x, y % 2), seed=0).weight)
+
+
+def test_a_build_that_returns_the_model_itself(problem) -> None:
+    model = nn.Linear(20, 4)
+    before = model.weight.detach().clone()
+    Retrain()(model, problem.forget, retain=problem.kept, training=Training(lambda: model, Recipe(1, 32, 1e-2)))
+    assert torch.equal(model.weight, before)

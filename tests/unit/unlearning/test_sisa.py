@@ -516,3 +516,27 @@ def test_diverging_training_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(NonFiniteError, match="lower"):
         METHOD.prepare(wild, DATA, seed=0, folder=tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+class Sum(nn.Linear):
+    def forward(self, left: Tensor, right: Tensor) -> Tensor:  # type: ignore[override]
+        return super().forward(left + right)
+
+
+def test_networks_with_named_inputs() -> None:
+    training = Training(lambda: Sum(6, 3), RECIPE)
+    named = Samples({"left": DATA.inputs, "right": torch.zeros_like(DATA.inputs)}, DATA.labels)  # type: ignore[arg-type]
+    plain = METHOD.prepare(Training(lambda: nn.Linear(6, 3), RECIPE), DATA, seed=5).model
+    model = METHOD.prepare(training, named, seed=5).model
+    assert posteriors(model, Samples(named.inputs)).shape == posteriors(plain, Samples(DATA.inputs)).shape
+    result = METHOD(model, named.rows([3]))
+    assert result.details.facts["rows_forgotten"] == 1
+
+
+def test_a_build_that_returns_one_network_each_time() -> None:
+    given = nn.Linear(6, 3)
+    before = fingerprint(given)
+    ensemble = METHOD.prepare(Training(lambda: given, RECIPE), DATA, seed=5).model
+    assert isinstance(ensemble, SisaEnsemble)
+    assert len({fingerprint(each) for each in ensemble.constituents}) == METHOD.shards
+    assert fingerprint(given) == before

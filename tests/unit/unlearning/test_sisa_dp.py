@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -389,6 +390,13 @@ def test_a_network_that_opacus_cannot_take_is_told() -> None:
     )
     with pytest.raises(ModelError, match=r"cannot be trained by DP-SGD .*use sisa or sisa-dp"):
         private().prepare(training, DATA, seed=0)
+
+
+@pytest.mark.parametrize("ignored", [{"augmentation": "word-dropout"}, {"clip": 1.0}], ids=["augmentation", "clip"])
+def test_what_private_training_would_ignore_is_refused(ignored: dict[str, object]) -> None:
+    training = Training(TRAINING.build, replace(RECIPE, **ignored))  # type: ignore[arg-type]
+    with pytest.raises(SettingsError, match=f"the recipe has {next(iter(ignored))}, which DP-SGD does not use"):
+        SisaDpSgd(shards=1, slices=1).prepare(training, DATA, seed=0)
 
 
 def test_without_opacus_the_remedy_is_told(monkeypatch) -> None:

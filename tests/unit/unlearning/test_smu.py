@@ -123,14 +123,13 @@ def recorded(recipe: Recipe, rows: Tensor, start: bool = False) -> tuple[nn.Modu
 
     def build() -> nn.Module:
         net = network()
-        tagged = recorder.attach(net)
         if start:
             recorder._total = {name: weight.detach().clone() for name, weight in net.named_parameters()}
-        return tagged
+        return net
 
-    tagged = Samples((data.inputs, torch.arange(30)), data.labels)
-    trained = loop.train(build, tagged, recipe, seed=1, observer=recorder)
-    return trained.network, recorder.parts()
+    trained = loop.train(build, data, recipe, seed=1, observer=recorder)
+    recorder.detach()
+    return trained, recorder.parts(trained)
 
 
 def test_share_and_rest_are_the_whole(recipe: Recipe) -> None:
@@ -402,3 +401,15 @@ def test_every_pair_of_recipes_records_another_share() -> None:
     found = [recorded(recipe, WATCHED)[1]["4.weight"] for recipe in RECIPES.values()]
     for one, two in itertools.combinations(found, 2):
         assert not torch.allclose(one, two, rtol=1e-2)
+
+
+def test_augmentation_changes_the_inputs_alone() -> None:
+    """The record is that of the watched row, and the training the same, whatever the recipe makes of the inputs."""
+    bags = Samples((make_data().inputs > 0).float(), make_data().labels)
+    training = Training(lambda: nn.Linear(bags.inputs.shape[1], 3), Recipe(3, 7, 0.1, augmentation="word-dropout"))  # type: ignore[union-attr]
+    prepared = [Smu().prepare(training, bags, seed=1, watched=torch.tensor([row])).model for row in (0, 5)]
+    plain = training.run(bags, seed=1)
+    assert all(torch.equal(model.weight, plain.weight) for model in prepared)
+    records = [record_of(model).parts["weight"] for model in prepared]
+    mine = [bags.inputs[row] == 0 for row in (0, 5)]  # type: ignore[index]
+    assert all(not part[:, absent].any() for part, absent in zip(records, mine, strict=True))

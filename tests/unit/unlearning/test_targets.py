@@ -7,7 +7,9 @@ import math
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
+from forsaken import Forsaken
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError, SettingsError
 from forsaken.unlearning.base import Request
@@ -171,3 +173,11 @@ def test_a_method_without_a_target_claims_no_single_sample() -> None:
     assert "has no measure of its own" in found.shown
     assert found.not_shown.startswith("That the model answers like one that was not trained on the samples")
     assert ATTACKER in found.not_shown
+
+
+def test_labels_out_of_range_are_counted_and_not_shown() -> None:
+    x = torch.randn(6, 4)
+    with pytest.raises(InputError, match=r"2 of 2 labels of forget are out of range.*from 0 to 2") as told:
+        Forsaken(target="uniform")(nn.Linear(4, 3), (x[:2], torch.tensor([7, 9])), None, x[2:])
+    assert "7" not in str(told.value)
+    assert "9" not in str(told.value)

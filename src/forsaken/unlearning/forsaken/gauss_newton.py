@@ -21,11 +21,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from forsaken.data.nest import Nest, leaves, length, map_nest
 from forsaken.errors import ModelError
+from forsaken.models.logits import centre
 from forsaken.references.curvature import Apply, Curvature
 from forsaken.unlearning.forsaken.objective import IMPURE, SLACK
 from forsaken.unlearning.forsaken.optimisers import Point, Smooth, Watch
 from forsaken.unlearning.forsaken.parameters import InputSpan, ParameterSpace
-from forsaken.unlearning.forsaken.targets import centre
 from forsaken.unlearning.settings import number, whole
 
 HELD = 2048  # rows whose activations are kept between the passes of one round

@@ -24,10 +24,10 @@ from torch.func import grad, vmap
 from forsaken.data.nest import Nest, map_nest
 from forsaken.data.samples import Samples
 from forsaken.errors import InputError, NonFiniteError
-from forsaken.models.logits import differentiable
+from forsaken.models.layers import hooked, patches
+from forsaken.models.logits import centre, differentiable
 from forsaken.types import Progress, Tick
 from forsaken.unlearning.forsaken.parameters import ParameterSpace, default_batch_size
-from forsaken.unlearning.forsaken.targets import centre
 from forsaken.unlearning.settings import choice, number
 
 _CHUNK_NUMBERS = 2**25  # gradient entries held at once: 128 MiB in float32
@@ -234,21 +234,11 @@ def _linear(layer: nn.Linear, given: Tensor, back: Tensor, of: Map) -> dict[str,
 
 
 def _convolution(layer: nn.Conv1d | nn.Conv2d, given: Tensor, back: Tensor, of: Map) -> dict[str, Tensor]:
-    flat, padding = isinstance(layer, nn.Conv1d), layer.padding
-    if layer.padding_mode != "zeros" or isinstance(padding, str):
+    if layer.padding_mode != "zeros" or isinstance(layer.padding, str):
         raise NotImplementedError
 
-    def both(value: tuple[int, ...], first: int) -> tuple[int, ...]:
-        return (first, *value) if flat else value
-
     def unfolded(part: Tensor) -> Tensor:
-        seen = nn.functional.unfold(
-            part.unsqueeze(2) if flat else part,
-            both(layer.kernel_size, 1),
-            dilation=both(layer.dilation, 1),
-            padding=both(padding, 0),
-            stride=both(layer.stride, 1),
-        )
+        seen = patches(layer, part)
         return seen if layer.groups == 1 else seen.reshape(len(seen), layer.groups, -1, seen.shape[2])
 
     places = back.flatten(2)
@@ -388,24 +378,19 @@ class LayerRules:
         """Note the input and the output of each layer while the model is called with `count` samples."""
         seen: dict[str, tuple[Tensor, Tensor]] = {}
 
-        def watch(name: str) -> Callable[..., Tensor]:
-            def note(module: nn.Module, given: tuple[Any, ...], output: Tensor) -> Tensor:
-                del module
-                known = len(given) == 1 and isinstance(given[0], Tensor) and isinstance(output, Tensor)
-                if name in seen or not known or not len(given[0]) == len(output) == count:
-                    raise NotImplementedError("a layer that is called twice, or not with one row for each sample")
-                output = output if output.requires_grad else output.requires_grad_(True)
-                seen[name] = given[0].detach(), output
-                return output.clone()  # the next layer may write into it
+        names = {module: name for name, (module, _) in self.owners.items()}
 
-            return note
+        def note(module: nn.Module, given: tuple[Any, ...], _: object, output: Tensor) -> Tensor:
+            name = names[module]
+            known = len(given) == 1 and isinstance(given[0], Tensor) and isinstance(output, Tensor)
+            if name in seen or not known or not len(given[0]) == len(output) == count:
+                raise NotImplementedError("a layer that is called twice, or not with one row for each sample")
+            output = output if output.requires_grad else output.requires_grad_(True)
+            seen[name] = given[0].detach(), output
+            return output
 
-        handles = [module.register_forward_hook(watch(name)) for name, (module, _) in self.owners.items()]
-        try:
+        with hooked(names, note):
             yield seen
-        finally:
-            for handle in handles:
-                handle.remove()
 
 
 @contextmanager

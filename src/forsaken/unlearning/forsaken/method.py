@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from forsaken._checks import Problems
 from forsaken.data.samples import Samples, join
 from forsaken.errors import SettingsError
-from forsaken.models.logits import LogitModel, predict_logits
+from forsaken.models.logits import LogitModel, centre, predict_logits
 from forsaken.references.curvature import Curvature
 from forsaken.unlearning.base import About, Details, Request, Unlearner
 from forsaken.unlearning.forsaken.gauss_newton import Linearised, Metric, Solver, bring_to_targets
@@ -46,7 +46,6 @@ from forsaken.unlearning.forsaken.targets import (
     OUT_OF_FOLD,
     TARGETS,
     Target,
-    centre,
     find_target,
     needs_reference,
 )

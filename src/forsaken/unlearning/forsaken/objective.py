@@ -19,11 +19,11 @@ from forsaken._random import Purpose, generator
 from forsaken.data.nest import Nest, leaves
 from forsaken.data.samples import Samples, join
 from forsaken.errors import ForsakenError, ModelError, NonFiniteError
-from forsaken.models.logits import differentiable
+from forsaken.models.logits import centre, differentiable
 from forsaken.unlearning.base import Request
 from forsaken.unlearning.forsaken.optimisers import Smooth
 from forsaken.unlearning.forsaken.parameters import ParameterSpace
-from forsaken.unlearning.forsaken.targets import Distance, centre
+from forsaken.unlearning.forsaken.targets import Distance
 from forsaken.unlearning.settings import number, whole
 
 SLACK = 1e-2  # relative difference of two calls of a model that rounding explains, in half precision too

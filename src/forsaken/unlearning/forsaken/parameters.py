@@ -28,6 +28,7 @@ from torch.func import functional_call
 from forsaken.data.nest import Nest, leaves
 from forsaken.data.samples import Samples
 from forsaken.errors import ModelError, SettingsError
+from forsaken.models.layers import hooked
 from forsaken.models.logits import LinearModel, LogitModel
 from forsaken.references.curvature import Curvature
 
@@ -125,7 +126,10 @@ class ParameterSpace:
         return placed
 
     def turned(self, name: str, part: Tensor) -> Tensor:
-        """Reshape a part of θ to the matrix that its layer multiplies with, or such a matrix of `UsedColumns` back."""
+        """Return the matrix that a layer multiplies with, from its part of θ.
+
+        With `UsedColumns` the same call turns such a matrix back into a part of θ.
+        """
         return part if self.first is None or self.first.name != name else self.first.turned(part)
 
     def changes(self, mu: Tensor) -> Iterator[tuple[str, Tensor | None, Tensor]]:
@@ -232,14 +236,22 @@ def _working_dtype(picked: Parameters) -> torch.dtype:
 
 @contextmanager
 def kept_buffers(model: nn.Module) -> Iterator[None]:
-    """Restore the model's buffers at the end: a forward pass may write to them, even in evaluation mode."""
-    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    """Restore the model's buffers at the end: a forward pass may change them, even in evaluation mode."""
+    before = [
+        (module._buffers, name, buffer, None if buffer is None else buffer.clone())
+        for module in model.modules()
+        for name, buffer in module._buffers.items()
+    ]
     try:
         yield
     finally:
+        for module in model.modules():
+            module._buffers.clear()  # a call may register buffers, and put others in their place
         with torch.no_grad():
-            for name, buffer in model.named_buffers():
-                buffer.copy_(before[name])
+            for buffers, name, buffer, values in before:
+                buffers[name] = buffer
+                if buffer is not None and values is not None:
+                    buffer.copy_(values)
 
 
 @contextmanager
@@ -510,12 +522,12 @@ class FrozenPrefix:
         found: dict[nn.Module, Tensor] = {}
         calls: list[nn.Module] = []
 
-        def note(layer: nn.Module, _: object, output: Tensor) -> None:
+        def note(layer: nn.Module, _: object, __: object, output: Tensor) -> None:
             found[layer] = output.detach().clone() if layer is self.layers[-1] else _placeholder(output)
             calls.append(layer)
 
         with torch.no_grad():
-            with _hooked(self.layers, note):
+            with hooked(self.layers, note):
                 whole = call(inputs)
             if tuple(calls) != self.layers:
                 return None
@@ -587,7 +599,7 @@ def _first_layers(adapter: LogitModel, few: Nest, picked: Parameters, most: floa
     calls: list[tuple[nn.Module, object]] = []
     single = [module for module in adapter.model.modules() if not any(module.children())]
     before = {layer: _attributes(layer) for layer in single}
-    with torch.no_grad(), _hooked(single, lambda layer, _, output: calls.append((layer, output))):
+    with torch.no_grad(), hooked(single, lambda layer, _, __, output: calls.append((layer, output))):
         adapter(few)
     # A layer that stores something during a call must be called: what it stored would be out of date.
     storing = {layer for layer in single if _attributes(layer) != before[layer]}
@@ -616,19 +628,9 @@ def _independent(adapter: LogitModel, few: Nest, prefix: FrozenPrefix, picked: P
         for name, weight in adapter.model.named_parameters():
             stack.callback(weight.requires_grad_, weight.requires_grad)
             weight.requires_grad_(name in picked and name not in prefix.weights)
-        stack.enter_context(_hooked(prefix.layers, lambda _, __, output: depends.append(output.requires_grad)))
+        stack.enter_context(hooked(prefix.layers, lambda *call: depends.append(call[-1].requires_grad)))
         adapter(few)
     return not any(depends)
-
-
-@contextmanager
-def _hooked(layers: Iterable[nn.Module], note: Callable[..., None]) -> Iterator[None]:
-    handles = [layer.register_forward_hook(note) for layer in layers]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _constant(output: Tensor, *, copied: bool) -> Callable[..., Tensor]:

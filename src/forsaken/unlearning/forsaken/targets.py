@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from forsaken._random import Purpose, generator
-from forsaken.data.samples import Samples
+from forsaken.data.samples import Samples, check_labels
 from forsaken.errors import InputError, ModelError, SettingsError
+from forsaken.models.logits import centre
 from forsaken.unlearning.base import Request
 
 OUT_OF_FOLD = "out-of-fold"
@@ -158,23 +159,8 @@ def _bound(distance: Distance, logits: Tensor, groups: Tensor, seed: int) -> flo
 def _check_labels(request: Request, classes: int) -> None:
     for name in ("forget", "reference", "retain"):
         samples: Samples | None = request.get(name)
-        if samples is None or samples.labels is None:
-            continue
-        low, high = int(samples.labels.min()), int(samples.labels.max())
-        if low < 0 or high >= classes:
-            raise InputError(
-                f"the labels of {name} run from {low} to {high}, "
-                f"but the model's {classes} classes are 0 to {classes - 1}"
-            )
-
-
-def centre(logits: Tensor) -> Tensor:
-    """Subtract the mean over the classes. Centred logits and posteriors determine each other.
-
-    >>> centre(torch.tensor([[1.0, 3.0]]))
-    tensor([[-1.,  1.]])
-    """
-    return logits - logits.mean(dim=-1, keepdim=True)
+        if samples is not None:
+            check_labels(samples, name, classes)
 
 
 def target_logits(posterior: Tensor) -> Tensor:

@@ -17,10 +17,10 @@ from scipy.optimize import brentq
 from torch import Tensor, nn
 
 from forsaken._random import Purpose, generator, torch_seed
-from forsaken.data.nest import map_nest
 from forsaken.data.samples import Samples
 from forsaken.errors import ModelError, NonFiniteError, SettingsError
-from forsaken.models.train import Training, rate_at, usable_device
+from forsaken.models.logits import caller
+from forsaken.models.train import Training, rate_at, take, usable_device
 from forsaken.recipe import Recipe
 from forsaken.unlearning.base import About
 from forsaken.unlearning.settings import number
@@ -73,6 +73,12 @@ class SisaDpSgd(Sisa):
 
     def _trainer(self, training: Training, sharded: ShardedData) -> StageTrainer:
         recipe = training.recipe
+        unused = [name for name in ("augmentation", "clip") if getattr(recipe, name) is not None]
+        if unused:
+            raise SettingsError(
+                f"the recipe has {' and '.join(unused)}, which DP-SGD does not use; leave it out (the norm of each "
+                "sample's gradient is bounded by the method's own clip)"
+            )
         # Shards differ by a row or two: the one that asks for the most noise decides for all.
         plans = {
             private_plan(sizes, sizes, recipe.epochs, recipe.batch_size)
@@ -162,13 +168,14 @@ class PrivateTrainer:
         )
         labels = labels_of(data)
         with torch_seed(seed), _watched(network.train(), self.clip) as module:
+            logits_of = caller(module)
             for step in range(stage.steps):
                 for group in plain.param_groups:
                     group["lr"] = recipe.learning_rate * rate_at(recipe, step, stage.steps)
                 rows = torch.nonzero(torch.rand(len(data)) < stage.rate).flatten().to(place)
                 optimiser.zero_grad()
                 if len(rows):
-                    each = _losses(module(map_nest(lambda leaf, rows=rows: leaf[rows], data.inputs)), labels[rows])  # type: ignore[misc]
+                    each = _losses(logits_of(take(data.inputs, rows)), labels[rows])
                     _backward(module, optimiser, each)
                 else:  # nobody was drawn, and the noise must not tell
                     for weight in weights:

@@ -73,8 +73,9 @@ class Sisa(UpfrontUnlearner):
     optimiser is new, since checkpoints hold weights alone, and the recipe's schedule runs once a stage. The model of a
     request belongs to a new generation of files; those of the model handed over stay until
     ``old.discard(new)`` deletes what the new one does not use. With few epochs and many slices some stages have no
-    steps; a sample that no step has used leaves the books, and the weights stay. The fact `longest_shard_seconds` is
-    what a request takes at least where every shard has a machine of its own; locally they train one after the other.
+    steps; a sample that no step has used is only taken off the list of the training data, and the weights stay. The
+    fact `longest_shard_seconds` is what a request takes at least where every shard has a machine of its own; locally
+    they train one after the other.
     """
 
     about: ClassVar[About] = About(
@@ -169,7 +170,7 @@ class Sisa(UpfrontUnlearner):
         }
         notes = [*self._notes(sharded, facts, request), *self._notes_of_variant(facts)]
         if not trained:
-            notes.insert(0, "no step had used the samples, so the weights are as they were; the books are without them")
+            notes.insert(0, "no step had used the samples, so the weights stay; only the list of training data changed")
         stopped = "iterations" if trained else "not-memorised"
         return Details(stopped, len(history), max(steps, len(history)), history, None, facts, tuple(notes))
 
@@ -198,7 +199,7 @@ class Sisa(UpfrontUnlearner):
         seed: int,
         progress: Progress,
     ) -> list[TrainedShard]:
-        """Train shards from their first stage on, with the sharded's rows; leave no file behind if that fails."""
+        """Train shards from their first stage on, with the rows of `sharded`; leave no file behind if that fails."""
         ensemble_state = ensemble.ensemble_state
         if not first:
             ensemble.ensemble_state = _later(ensemble_state, sharded, ())
@@ -257,7 +258,7 @@ def _first_stages(old: EnsembleState, sharded: ShardedData, rows: Rows) -> dict[
     for shard in np.unique(old.sharded.shard[rows]).tolist():
         touched = rows[old.sharded.shard[rows] == shard]
         first = int(old.sharded.slice[touched].min())
-        plans = (_stages(old.trainer, books, shard) for books in (old.sharded, sharded))
+        plans = (_stages(old.trainer, data, shard) for data in (old.sharded, sharded))
         if any(stage.steps for stages in plans for stage in stages[first - 1 :]):
             found[shard] = 1 + max((stage for stage in old.checkpoints[shard] if stage < first), default=0)
     return found
@@ -383,7 +384,8 @@ class SisaEnsemble(nn.Module):
     def forward(self, *inputs: Any, **named: Any) -> Tensor:
         """Return the logarithm of the posterior (samples x classes)."""
         voters = self.ensemble_state.sharded.voters
-        outputs = [as_logits(net(*inputs, **named)) for at, net in enumerate(self.constituents) if at in voters]
+        outputs = [net(*inputs, **named) for at, net in enumerate(self.constituents) if at in voters]
+        outputs = [as_logits(getattr(output, "logits", output)) for output in outputs]
         return vote(torch.stack(outputs))
 
     @property

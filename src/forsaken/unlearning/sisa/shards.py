@@ -31,7 +31,7 @@ class ShardedData:
     assigned : int array, shape (shards, slices)
         How many rows each slice had at the beginning.
     seed : int
-        Decides the dealing, the initial weights and every stage's order.
+        Decides which shard and slice a row is assigned to, the initial weights and every stage's order.
     """
 
     data: Samples
@@ -93,7 +93,7 @@ class ShardedData:
         return np.array([at for at, key in enumerate(keys) if key in wanted], dtype=np.int64)
 
     def without(self, rows: Rows) -> ShardedData:
-        """Return the sharded without these rows; every other row keeps its shard and slice."""
+        """Return the sharded data without these rows; every other row keeps its shard and slice."""
         left = np.delete(np.arange(len(self.shard)), rows)
         return replace(self, data=self.data.rows(left), shard=self.shard[left], slice=self.slice[left])
 

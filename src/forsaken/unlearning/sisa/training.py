@@ -22,7 +22,7 @@ from forsaken._random import torch_seed
 from forsaken.data.nest import map_nest
 from forsaken.data.samples import Samples
 from forsaken.errors import ModelError, NonFiniteError, OutputError
-from forsaken.models.logits import evaluation
+from forsaken.models.logits import caller, copied, evaluation
 from forsaken.models.train import Training, train, usable_device
 from forsaken.types import Progress, Tick, silent
 from forsaken.unlearning.sisa.shards import ShardedData, SliceStage, plan
@@ -70,7 +70,7 @@ class PlainTrainer:
         return plan(sizes, self.training.recipe.epochs, self.training.recipe.batch_size, least=self.least)
 
     def seeds(self, sharded: ShardedData, shard: int) -> tuple[int, ...]:
-        """Return the seeds of the dealing, whatever rows are left."""
+        """Return the seeds of the first assignment, whatever rows are left."""
         return sharded.stage_seeds(shard)
 
     def build(self) -> nn.Module:
@@ -175,7 +175,7 @@ def train_shard(task: ShardTask, progress: Progress = silent) -> TrainedShard:
 def new_network(trainer: StageTrainer, seed: int) -> nn.Module:
     """Return a network with the initial weights of a seed."""
     with torch_seed(seed):
-        return trainer.build()
+        return copied(trainer.build())
 
 
 def _load(network: nn.Module, checkpoint: Checkpoint) -> None:
@@ -201,10 +201,10 @@ def _head(data: Samples, rows: int) -> Samples:
 
 def _loss(network: nn.Module, data: Samples) -> float:
     """Return the mean cross-entropy in evaluation mode; 0 for no samples."""
-    total = 0.0
+    total, logits_of = 0.0, caller(network)
     with evaluation(network), torch.no_grad():
         for part in data.batches(_LOSS_BATCH) if len(data) else ():
-            logits = network(part.inputs).float()
+            logits = logits_of(part.inputs).float()
             labels = part.labels
             if labels is not None:
                 flat = nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten())
