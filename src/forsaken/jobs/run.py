@@ -29,6 +29,7 @@ from forsaken.data.record_hashes import record_hashes
 from forsaken.data.records import Records
 from forsaken.data.samples import Samples
 from forsaken.errors import ForsakenError, ModelError, NotHeldOutError, OutputError, SettingsError
+from forsaken.jobs.after import stop_returned
 from forsaken.jobs.certificate import FILE as CERTIFICATE
 from forsaken.jobs.certificate import (
     BothWeights,
@@ -282,6 +283,7 @@ def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Pa
             "accuracy from there; give signing_key in [output], or the signer's public key in [chain] signers"
         )
     ready = prepare_job(job, progress)
+    warnings += stop_returned(job, ready.sets.rows, previous)
     start = without_vocabulary(job, ready.loaded, ready.sets)
     smaller = replace(ready, loaded=start.loaded, sets=start.sets)
     unlearned = forgotten_by_removal(start, unlearn_prepared(smaller, progress))

@@ -126,7 +126,7 @@ def verify_certificate(
         folders beside `folder`.
     """
     if chain:
-        previous = [*previous, *_earlier(certificate, previous, folder)]
+        previous = [*previous, *(one for _, one in earlier(certificate, previous, folder))]
     checks = (
         check_weights(certificate, file_hash(weights)),
         check_signature(certificate, keys),
@@ -140,15 +140,20 @@ def verify_certificate(
     return Verification(checks, signer, owed, certificate.verdict or NO_VERDICT, dict(_audits(certificate, folder)))
 
 
-def _earlier(certificate: Certificate, known: Sequence[Certificate], folder: Path | None) -> Iterator[Certificate]:
-    """Yield the certificates of earlier requests, besides the `known` ones, in the folders beside `folder`."""
+def earlier(
+    certificate: Certificate, known: Iterable[Certificate], folder: Path | None
+) -> Iterator[tuple[Path, Certificate]]:
+    """Yield the certificates of earlier requests, besides the `known` ones, in the folders beside `folder`.
+
+    Each comes with the folder that it lies in.
+    """
     wanted = {link.certificate for link in certificate.chain.links[:-1]} - {one.sha256 for one in known}
     for path in [] if folder is None or not wanted else sorted(folder.resolve().parent.glob(f"*/{FILE}")):
         with suppress(CertificateError):  # what cannot be read is none of the chain
             one = Certificate.read(path)
             if one.sha256 in wanted:
                 wanted.discard(one.sha256)
-                yield one
+                yield path.parent, one
 
 
 def _audits(certificate: Certificate, folder: Path | None) -> Iterator[tuple[str, Verdict]]:

@@ -497,12 +497,12 @@ def test_oracles_that_cannot_judge(folder: Path) -> None:
 
 
 def three(folder: Path, **limits: float) -> list[dict[str, Any]]:
-    found, weights = [], "model.safetensors"
-    for at, ids in enumerate((range(120, 124), range(124, 128), range(128, 132)), start=1):
-        data = {"forget": {"of": "train", "ids": list(ids)}}
+    found, weights, train = [], "model.safetensors", "train.parquet"
+    for at, ids in enumerate((range(1120, 1124), range(1124, 1128), range(1128, 1132)), start=1):
+        data = {"id": "id", "train": train, "forget": {"of": "train", "ids": list(ids)}}
         output = {"folder": f"request{at}"}
         found.append(run(write_job(folder, data=data, model={"weights": weights}, output=output, chain=limits)))
-        weights = f"request{at}/model.safetensors"
+        weights, train = f"request{at}/model.safetensors", f"request{at}/cleaned.parquet"
     return found
 
 
