@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from forsaken._keys import key_id
 from forsaken.auditing.result import FILES as AUDITS
 from forsaken.auditing.result import Audit
-from forsaken.errors import CertificateError, DataError
+from forsaken.errors import DataError, OutputError
 from forsaken.jobs.certificate import FILE, Certificate, ReadAs, file_hash
 from forsaken.jobs.seal import changed_files, there
 from forsaken.result import NO_VERDICT, ChainRequest, Verdict
@@ -149,7 +149,7 @@ def earlier(
     """
     wanted = {link.certificate for link in certificate.chain.links[:-1]} - {one.sha256 for one in known}
     for path in [] if folder is None or not wanted else sorted(folder.resolve().parent.glob(f"*/{FILE}")):
-        with suppress(CertificateError):  # what cannot be read is none of the chain
+        with suppress(OutputError):  # what cannot be read is none of the chain
             one = Certificate.read(path)
             if one.sha256 in wanted:
                 wanted.discard(one.sha256)

@@ -334,6 +334,18 @@ class TestVerify:
         assert done.exit_code == 3
         assert "not named in this one" in done.stdout
 
+    def test_folders_beside_it_that_are_none_of_the_chain(self, run: Run) -> None:
+        for name in ("1", "2", "earlier form", "no file"):
+            Path(name).mkdir()
+        first = make(b"older", b"old")
+        first.write("1/certificate.json")
+        make(b"old", b"new", first).write("2/certificate.json")
+        Path("earlier form", "certificate.json").write_text('{"kind": "forsaken.certificate"}')
+        Path("no file", "certificate.json").mkdir()
+        done = run("verify", "2/certificate.json", "--weights", "m.pt", "--any-signer", "--chain")
+        assert done.exception is None or isinstance(done.exception, SystemExit)
+        assert "all 2 requests join up" in done.stdout
+
     @pytest.mark.parametrize(
         ("words", "kind", "message"),
         [
