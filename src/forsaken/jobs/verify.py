@@ -229,15 +229,14 @@ def _read_as(path: Path, way: ReadAs) -> Records:
     """Read a file as the forgotten records were read; people may bring records without labels or ids."""
     from forsaken.data import readers  # noqa: PLC0415 (a certificate is checked without reading data first)
 
-    tables = {".parquet": readers.read_parquet, ".csv": readers.read_csv}
-    read = tables.get(path.suffix.lower()) if path.is_file() else None
-    if read is None:
+    if path.suffix.lower() not in readers.TABLES or not path.is_file():
         return readers.read_records(path, size=way.size if path.is_dir() else None)
-    table = read(path)
+    beside = [name for name in dict.fromkeys((way.id, way.group)) if name]
+    table = readers.read_table(path, [name for name in beside if name != way.label])
     label = way.label if way.label in table.column_names else readers.LABEL
     if label != way.label and label in table.column_names:
         raise DataError(f"{path} has no column {way.label!r}, the labels of the forgotten records; rename its column")
-    columns = [name for name in dict.fromkeys((way.id, way.group)) if name and name in table.column_names]
+    columns = [name for name in beside if name in table.column_names]
     return readers.from_table(table, str(path), label=label, size=way.size, columns=columns)
 
 
