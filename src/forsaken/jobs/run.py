@@ -747,4 +747,6 @@ def _read_as(ready: Prepared) -> ReadAs | None:
     if not isinstance(forget.content, Records) or forget.path is None:
         return None
     group = None if job.references is None else job.references.group
-    return ReadAs(label=job.data.label, id=job.data.id, size=job.data.size, group=group)
+    found = ReadAs(label=job.data.label, id=job.data.id, size=job.data.size, group=group)
+    fields = forget.content.fields
+    return found.model_copy(update={"features": fields}) if fields else found

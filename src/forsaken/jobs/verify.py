@@ -237,6 +237,9 @@ def _read_as(path: Path, way: ReadAs) -> Records:
     if label != way.label and label in table.column_names:
         raise DataError(f"{path} has no column {way.label!r}, the labels of the forgotten records; rename its column")
     columns = [name for name in beside if name in table.column_names]
+    if way.features is not None and set(way.features) <= set(table.column_names):
+        others = [name for name in table.column_names if name not in way.features]
+        table = table.select([*others, *way.features])  # records of the same columns are the same in any order
     return readers.from_table(table, str(path), label=label, size=way.size, columns=columns)
 
 

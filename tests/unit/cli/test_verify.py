@@ -386,6 +386,19 @@ class TestRecordsAsTheyWereRead:
         Path("other.csv").write_text("age\n3\n")
         assert check_records(stated, Path("other.csv"), RECORD_KEY).passed is False
 
+    def test_columns_may_stand_in_another_order(self) -> None:
+        table = pa.table({"age": [1.0, 2.0], "size": [3.0, 4.0], "label": [0, 1]})
+        pq.write_table(table, "r.parquet")
+        pq.write_table(table.select(["size", "label", "age"]), "turned.parquet")
+        features = ("age", "size")
+        stated = self.stated(read_records("r.parquet"), features=features)
+        stated.write("r.json")
+        assert Certificate.read("r.json") == stated
+        for name in ("r.parquet", "turned.parquet"):
+            assert check_records(stated, Path(name), RECORD_KEY).passed is True
+        # A certificate that does not state them was made of a file in this order.
+        assert check_records(self.stated(read_records("r.parquet")), Path("r.parquet"), RECORD_KEY).passed is True
+
     def test_another_label_column_is_not_guessed(self) -> None:
         stated = self.stated(read_records("forget.csv"), label="topic")
         with pytest.raises(DataError, match=r"has no column 'topic'.*rename"):

@@ -529,6 +529,16 @@ def test_a_chain_of_three_requests(folder: Path) -> None:
     assert told.code == Exit.NOT_SHOWN, told.out
 
 
+def test_the_own_file_of_records_verifies_whatever_the_order_of_its_columns(folder: Path) -> None:
+    records = pq.read_table(folder / "forget.parquet")
+    pq.write_table(records.select(records.column_names[::-1]), folder / "forget.parquet")
+    run(write_job(folder, data={"id": "id"}))
+    out = folder / "forgotten"
+    words = ("--any-signer", "--records", folder / "forget.parquet", "--record-key", out / "records.key")
+    told = forsaken("verify", out / "certificate.json", "--weights", out / "model.safetensors", *words)
+    assert "all 12 are among the 12 forgotten" in told.out
+
+
 def test_a_planted_certificate_is_not_signed_over(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, public = write_signing_keys(folder / "signing.pem", Ed25519PrivateKey.generate())
     run(write_job(folder, output={"folder": "request1"}))  # not signed: whoever can write there could have written it
