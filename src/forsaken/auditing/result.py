@@ -22,6 +22,8 @@ EARLIER = "audit.json"  # what versions before wrote, whatever the profile
 
 _MOST = 100_000  # points of a curve, or models of a histogram
 _LONGEST = 5000  # characters of a text; the longest sentence of an audit has some hundred
+_MEANS = ("forget_confidence", "neighbour_confidence")  # numbers that are means over forgotten records or their copies
+_OF_OTHERS = ("accuracy", "cfr")  # numbers over samples of which none is forgotten
 _POINTS = 400  # of a ROC curve that was thinned for a picture
 
 
@@ -69,6 +71,8 @@ class Number(Part):
         The same number for the model before it forgot.
     floor : (float, float) or None
         The range that holds the number 95 times in 100 for models that were retrained without the samples.
+    note : str or None
+        What to know when reading it.
     """
 
     name: Text
@@ -82,6 +86,15 @@ class Number(Part):
     before: Finite | None = None
     floor: Interval | None = None
     note: Text | None = None
+
+    @property
+    def about(self) -> Literal["means", "records", "others"]:
+        """What it is made of, which decides how much of it a file may tell.
+
+        "means" over forgotten records or over copies of them, other facts about these "records", or facts about
+        "others".
+        """
+        return "means" if self.name in _MEANS else "others" if self.name in _OF_OTHERS else "records"
 
     @field_validator("interval")
     @classmethod
