@@ -337,6 +337,7 @@ def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Pa
         test_labels=ready.test_labels,
         references=held_out,
         remedy=_REMEDY,
+        removed=bool(start.removed),
         task=job.folder.resolve().name or "job",
         seed=job.method.seed,
         speedup=None,
@@ -473,6 +474,7 @@ def build_result(
     test_labels: Array | None = None,
     references: OutOfFold | None = None,
     remedy: str = YARDSTICKS,
+    removed: bool = False,
     counts: Counts,
     **others: Any,
 ) -> Result:
@@ -500,6 +502,8 @@ def build_result(
         The yardstick of the verdict where `answers` has no retrained model.
     remedy : str
         What the verdict advises where there is no yardstick.
+    removed : bool
+        Whether entries left a vocabulary before the method began: the model is another one, whatever the method did.
     counts : Counts
         All but `memorised_after`, which is counted here.
     **others
@@ -545,6 +549,7 @@ def build_result(
                 test_labels=test_labels,
                 references=references,
                 remedy=remedy,
+                removed=removed,
             )
         ),
         **others,
@@ -562,6 +567,7 @@ def evidence_of(
     test_labels: Array | None,
     references: OutOfFold | None,
     remedy: str = YARDSTICKS,
+    removed: bool = False,
 ) -> Evidence:
     """Return what the verdict on a run rests on; the parameters are those of `build_result`."""
     facts, apart, count = unlearned.details.facts, found.separation, len(answers["after"]["forget"])
@@ -590,28 +596,30 @@ def evidence_of(
             spread=spread,
         ),
         yardstick=yardstick,
-        unchanged="" if unlearned.density else unchanged,
+        unchanged="" if unlearned.density or removed else unchanged,
         moved_away=moved,
-        own=_own_measure(unlearned, count),
+        own=_own_measure(unlearned, count, removed=removed and not unlearned.density),
         doubt=doubt,
         remedy=remedy,
         records=count,
     )
 
 
-def _own_measure(unlearned: Unlearned[Any], records: int) -> str:
+def _own_measure(unlearned: Unlearned[Any], records: int, *, removed: bool) -> str:
     """Return how far a method came by its own measure, as a sentence; empty where it has none.
 
-    Of few records no number is told.
+    Of few records no number is told. `removed`: vocabulary entries left the model, and nothing was left to do.
     """
     facts = unlearned.details.facts
     before, after, bound = (facts.get(name) for name in ("distance_before", "distance_after", "calibrated"))
     if not before or after is None:
         return ""
-    if unlearned.stopped == "not-memorised":
+    if unlearned.stopped == "not-memorised" or removed:
+        once = "Once their vocabulary entries were gone, the" if removed else "By the method's own measure the"
+        measure = " by the method's own measure" if removed else ""
         near = "" if bound is None else f", that of samples never trained on {bound:.2g}"
         where = f": the distance to their targets is {before:.2g}{near}" if records >= FEW else ""
-        return f"By the method's own measure the samples are not memorised{where}."
+        return f"{once} samples are not memorised{measure}{where}."
     hardly = "hardly came nearer" if after > _HARDLY * before else "came nearer"
     left = f": {after / before:.0%} of the distance is left" if records >= FEW else ""
     return f"The samples {hardly} to the method's own targets{left}."
