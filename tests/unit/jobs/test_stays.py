@@ -160,6 +160,22 @@ def test_a_removal_that_was_enough_is_told_as_such(tmp_path: Path) -> None:
     assert line.startswith("Once their vocabulary entries were gone, the samples are not memorised by the method's own")
 
 
+def test_the_audit_asks_the_old_pipeline_what_was_before(tmp_path: Path) -> None:
+    write_own_words(tmp_path)
+    found, _ = outcome(tmp_path)
+    ended = forsaken("audit", tmp_path / "forsaken.toml", "--json")
+    assert ended.code == 0, ended.out
+    audit = ended.json
+    sure = next(each for each in audit["numbers"] if each["name"] == "forget_confidence")
+    assert (sure["before"], sure["value"]) == pytest.approx(
+        (found["forget_confidence"]["before"], found["forget_confidence"]["after"]), abs=1e-6
+    )
+    assert sure["before"] - sure["value"] > 0.1
+    accuracy = next(each for each in audit["numbers"] if each["name"] == "accuracy")
+    assert accuracy["before"] == found["accuracy_before"]
+    assert not [alarm["name"] for alarm in audit["alarms"] if alarm["raised"]]
+
+
 def test_what_stays_is_listed_in_the_result_the_report_and_the_certificate(tmp_path: Path) -> None:
     write_documents(tmp_path, make_pipeline(TfidfVectorizer(), logistic()))
     found, _ = outcome(tmp_path)
