@@ -116,7 +116,34 @@ def _table(job: Job, folder: Path, certificate: Certificate) -> Path | None:
     if stated is None:
         return None
     _check(folder / REFERENCES, stated)
-    return folder / REFERENCES
+    longer = extended_table(folder, certificate)
+    return longer if longer.is_file() else folder / REFERENCES
+
+
+def extended_table(folder: Path, certificate: Certificate) -> Path:
+    """Return where the table of the request in `folder` goes when rows are added to it: beside the folder.
+
+    The certificate states the table in the folder as it is. The name has some digits of the certificate, so that no
+    other request's table is taken for it.
+    """
+    return folder.resolve().parent / f"references-{certificate.sha256[:12]}.safetensors"
+
+
+def extension_of(job: Job) -> str:
+    """Return the command that adds rows to the table of references of a job."""
+    words, table = f"forsaken references extend {job.path}", job.references
+    place = None if table is None else job.resolve(table.file).resolve()
+    named = None if place is None else place.parent / CERTIFICATE
+    if job.chain.previous is not None:
+        named = job.resolve(job.chain.previous).resolve()
+    if place is None or named is None or not named.is_file():
+        return words
+    certificate = Certificate.read(named)
+    mine = REFERENCES in certificate.files and place in (
+        named.parent / REFERENCES,
+        extended_table(named.parent, certificate),
+    )
+    return f"{words} --after {job.folder / _text(job, named.parent)}" if mine else words
 
 
 def stop_returned(job: Job, rows: Mapping[str, Rows], previous: Certificate | None) -> list[str]:

@@ -362,7 +362,7 @@ def read_inputs(plan: AuditPlan, progress: Progress = silent) -> JobAudit:
 class _OldClassifier(LinearModel):
     """A pipeline's classifier that takes samples as a later pipeline prepares them, and answers as its own would.
 
-    `known` are samples of the later pipeline (their bytes) that the own pipeline prepares in another way, which is told.
+    `known` has the samples that the two prepare in different ways: the own ones, by the bytes of the other ones.
     """
 
     def __init__(self, estimator: Any, known: dict[bytes, torch.Tensor]) -> None:

@@ -29,7 +29,7 @@ from forsaken.data.record_hashes import record_hashes
 from forsaken.data.records import Records
 from forsaken.data.samples import Samples
 from forsaken.errors import ForsakenError, ModelError, NotHeldOutError, OutputError, SettingsError
-from forsaken.jobs.after import stop_returned
+from forsaken.jobs.after import extension_of, stop_returned
 from forsaken.jobs.certificate import FILE as CERTIFICATE
 from forsaken.jobs.certificate import (
     BothWeights,
@@ -199,7 +199,7 @@ def unlearn_prepared(ready: Prepared, progress: Progress = silent, **changed: An
         f"{job.path}"
         if job.references is None
         else "name the table of references that lies beside these weights, or measure the curvature anew with: "
-        f"forsaken references extend {job.path}",
+        + extension_of(job),
     }
     try:
         with _MODEL:

@@ -108,6 +108,43 @@ def test_without_references_the_key_is_handed_on(tmp_path: Path, quick: None) ->
     assert [{hashes[120], hashes[121]}, {hashes[122], hashes[123]}] == [set(each) for each in found]
 
 
+def test_rows_are_added_to_the_table_of_the_request_before(tmp_path: Path, quick: None) -> None:
+    folder = write_world(tmp_path / "job")
+    whole = pq.read_table(folder / "train.parquet")
+    more = {"references": {"folds": 2}, "audit": {"recipe": RECIPE}}
+    pq.write_table(whole.slice(0, 126), folder / "train.parquet")  # the table lacks the last six rows
+    job = write_job(folder, data=asked(1), **more)
+    assert forsaken("references", "fit", job).code == 0
+    pq.write_table(whole, folder / "train.parquet")
+    assert forsaken("unlearn", job).code == 0
+    job, out = write_job(folder, data=asked(4), **more), folder / "forgotten"  # two of the six
+    next_one = ("unlearn", job, "--after", out)
+    refused = forsaken(*next_one)
+    assert refused.code == 2
+    advised = f"forsaken references extend {job} --after {out}"
+    assert advised in refused.err
+    # The table that the certificate states stays as it is, also where a job file names it.
+    own = {"model": {"weights": "forgotten/model.safetensors"}, "audit": {"recipe": RECIPE}}
+    own |= {"references": {"folds": 2, "file": "forgotten/references.safetensors"}}
+    in_place = forsaken("references", "extend", write_job(folder, "own.toml", data={"id": "id"}, **own))
+    assert in_place.code == 2
+    assert "is as the certificate beside it states" in in_place.err
+    longer = forsaken(*advised.split()[1:], "--json")
+    assert longer.code == 0, longer.err
+    assert (longer.json["added"], longer.json["rows"]) == (6, 130)
+    assert Path(longer.json["file"]).parent == folder
+    assert forsaken(*advised.split()[1:], "--json").json["added"] == 0
+    ended = forsaken(*next_one)
+    assert ended.code == 0, ended.err
+    check = ("--weights", out / "model.safetensors", "--any-signer")
+    assert "No check failed" in forsaken("verify", out / "certificate.json", *check).out
+    # The request after that takes its own folder's table again.
+    job = write_job(folder, data=asked(5), **more)
+    third = forsaken("unlearn", job, "--after", folder / "forgotten-2")
+    assert third.code == 0, third.err
+    assert len(References.load(folder / "forgotten-3" / "references.safetensors", key=bytes(32))) == 126
+
+
 def test_the_dry_run_and_another_folder(tmp_path: Path, quick: None) -> None:
     folder = write_world(tmp_path / "job")
     run(write_job(folder, data=asked(1)))

@@ -127,7 +127,7 @@ def test_the_audit_asks_the_new_pipeline(tmp_path: Path) -> None:
 
 
 def write_own_words(folder: Path) -> None:
-    """Texts to forget that the model knows by words of their own alone: without the words there is nothing to forget."""
+    """Texts to forget that the model knows by words of their own alone: without these nothing is left to forget."""
     draw = np.random.default_rng(4)
     words = [f"w{at}" for at in range(40)]
 
