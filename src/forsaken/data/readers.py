@@ -101,7 +101,12 @@ def picture_files(place: Path) -> list[Path]:
     for folder, inside in zip(classes, files, strict=False):
         if not inside:
             raise DataError(f"class folder {folder} is empty, expected pictures ({kinds}); fill it")
-    return [path for inside in files for path in inside]
+    found = [path for inside in files for path in inside]
+    for path in found:
+        spelt = path.relative_to(place).as_posix().encode("utf-8", "backslashreplace").decode()
+        if spelt != path.relative_to(place).as_posix():
+            raise DataError(f"the name of the picture {spelt} in {place} is not UTF-8", remedy="rename it")
+    return found
 
 
 def _class_folders(place: Path) -> list[Path]:
