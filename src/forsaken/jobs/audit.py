@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -342,7 +343,7 @@ def read_inputs(plan: AuditPlan, progress: Progress = silent) -> JobAudit:
         _check_labels(sets)
     elif strange or corrected:
         sets = replace(sets, forget=Samples(sets.forget.inputs))  # these labels are not the ones that were learnt
-    if settings_hash(job.to_dict()) != certificate.settings.job_sha256:
+    if certificate.settings.job_sha256 not in _hashes_of(job, plan.folder):
         warnings.append(
             "the job file has changed since the run: where the seed, the references or the retain samples are others, "
             "the audit is not quite about what was done; run forsaken unlearn again to be sure"
@@ -357,6 +358,16 @@ def read_inputs(plan: AuditPlan, progress: Progress = silent) -> JobAudit:
     oracle = oracle_of(job, sets, loaded)
     progress(Tick("read", 1, 1))
     return JobAudit(loaded, _before(job, loaded, sets), after, sets, oracle, retrained, training, warnings)
+
+
+def _hashes_of(job: Job, folder: Path) -> set[str]:
+    """Return the hash of a job, and of the job with the stops that its run overrode, as unlearn --allow does."""
+    told = job.to_dict()
+    found = {settings_hash(told)}
+    with suppress(OutputError, KeyError, TypeError):  # without a result, or with a damaged one, only the former counts
+        allow = (Result.read(folder / RESULT).job or {})["output"]["allow"]
+        found.add(settings_hash(told | {"output": told["output"] | {"allow": allow}}))
+    return found
 
 
 class _OldClassifier(LinearModel):
