@@ -145,6 +145,16 @@ def test_rows_are_added_to_the_table_of_the_request_before(tmp_path: Path, quick
     assert len(References.load(folder / "forgotten-3" / "references.safetensors", key=bytes(32))) == 126
 
 
+def test_the_key_of_the_chain_comes_before_that_of_a_run_that_is_replaced(tmp_path: Path, quick: None) -> None:
+    folder = write_world(tmp_path / "job")
+    run(write_job(folder, data=asked(1)))
+    run(write_job(folder, data=asked(3)), out=folder / "forgotten-2")
+    ended = forsaken("unlearn", write_job(folder, data=asked(2)), "--after", folder / "forgotten", "--force")
+    assert ended.code == 0, ended.err
+    first, second = (folder / name / "records.key" for name in ("forgotten", "forgotten-2"))
+    assert read_record_key(first) == read_record_key(second)
+
+
 def test_the_dry_run_and_another_folder(tmp_path: Path, quick: None) -> None:
     folder = write_world(tmp_path / "job")
     run(write_job(folder, data=asked(1)))
