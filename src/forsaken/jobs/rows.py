@@ -23,7 +23,6 @@ from forsaken.types import Array, Progress, silent
 
 NONMEMBERS = "[audit] nonmembers"  # as messages call them; [oracle] has nonmembers of its own
 
-_SECRET = ("forget", "retain", "train")  # sets that hold records to forget, or may
 _DRAWS = {
     "forget": Purpose.JOB_FORGET,
     "reference": Purpose.JOB_REFERENCE,
@@ -152,11 +151,11 @@ class Reader:
         return Rows(name, records, name, np.arange(len(records)), records.columns.get(data.id or ""), path)
 
     def _function(self, name: str, source: Source) -> Rows:
-        key, secret = name if name.startswith("[") else f"[data] {name}", name in _SECRET
+        key = name if name.startswith("[") else f"[data] {name}"
         function = find(str(source.python), key)
-        found = call(function, f"{key} = {source.python!r}", secret=secret, **source.arguments)
+        found = call(function, f"{key} = {source.python!r}", secret=True, **source.arguments)
         if not isinstance(found, Records):
-            found = call(Samples.read, f"{key} = {source.python!r}", found, name, secret=secret)
+            found = call(Samples.read, f"{key} = {source.python!r}", found, name, secret=True)
         return Rows(name, found, name, np.arange(len(found)))
 
     def _ids(self, ids: list[Any] | str, name: str) -> list[str]:
