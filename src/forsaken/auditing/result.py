@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Annotated, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeAlias
 
 import numpy as np
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from forsaken._html import bullets, paragraph, table
 from forsaken.errors import InputError
-from forsaken.metrics import Roc
 from forsaken.result import NO_VERDICT, Count, Digest, Document, Part, Share, Table, Verdict
 from forsaken.result import Number as Finite
 from forsaken.types import Array
+
+if TYPE_CHECKING:  # a result is read without what measures one
+    from forsaken.metrics import Roc
 
 Profile: TypeAlias = Literal["quick", "standard", "full"]
 PROFILES: tuple[Profile, ...] = ("quick", "standard", "full")  # from the weakest to the strongest
