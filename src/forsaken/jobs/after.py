@@ -168,10 +168,12 @@ def stop_returned(job: Job, rows: Mapping[str, Rows], previous: Certificate | No
         )
     for name in ("train", "retain"):
         kept = rows[name].without([rows["forget"]]) if name in rows else None
-        found = np.full(0 if kept is None else len(kept), 0)
-        for key in keys if kept is not None else ():
+        if kept is None:
+            continue
+        found = np.zeros(len(kept), dtype=np.int64)  # which request forgot each row; 0 for none
+        for key in keys:
             found = np.maximum(found, [known.get(each, 0) for each in record_hashes(kept.content, key)])
-        if kept is None or not found.any():
+        if not found.any():
             continue
         count, at = int((found > 0).sum()), kept.index[found > 0].tolist()
         which = ", ".join(map(str, at[:_ROWS_NAMED])) + (", ..." if len(at) > _ROWS_NAMED else "")

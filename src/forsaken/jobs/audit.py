@@ -402,7 +402,7 @@ def _before(job: Job, loaded: Format, sets: JobSets) -> Any:
     known, dtype = {}, LinearModel(loaded.model).weight.dtype
     own, parts = prepared_for(job, loaded, sets), sets.parts
     for name in sorted(parts, key=lambda name: name == "forget"):  # where two records become one, forgotten ones count
-        later, earlier = (np.asarray(each[name].inputs.to(dtype)) for each in (parts, own))
+        later, earlier = (leaves(each[name].inputs)[0].to(dtype).numpy() for each in (parts, own))
         for row in np.flatnonzero((later != earlier).any(1)):
             known[later[row].tobytes()] = torch.from_numpy(earlier[row])
     return _OldClassifier(loaded.model, known) if known else loaded.model

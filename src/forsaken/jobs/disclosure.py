@@ -18,8 +18,8 @@ import numpy as np
 from forsaken.auditing.result import Audit, Number
 from forsaken.result import Check, Part, Result, Step, Verdict
 from forsaken.types import Array
+from forsaken.verdict import LEAST_RECORDS
 
-LEAST_RECORDS = 10  # below it a mean, a spread or an AUC says too much about each record
 TOO_FEW = f"not kept for fewer than {LEAST_RECORDS} records"
 _DIGITS = 3  # significant ones of a number over many records
 _DIGITS_OF_FEW = 2  # of an attack's number over few

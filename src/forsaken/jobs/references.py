@@ -462,7 +462,7 @@ def _check_extension(job: Job, table: References, new: int, count: int) -> None:
     if new == count and len(table):
         raise InputError(
             f"none of the {count} rows of [data] train is in {path}, so these are other data, or prepared in "
-            f"another way, or {key_place(job)} is not the key of this table; put right which it is"
+            f"another way, or {key_place(job)} is not the key of this table; check which of these it is, and correct it"
         )
 
 
@@ -486,7 +486,7 @@ def _workplace(path: Path) -> Iterator[Path]:
         raise OutputError(f"{place} is a link, expected a folder for unfinished work; remove the link")
     make_folder(place, 0o700)
     try:
-        with held(place):
+        with held(place, path):
             remove_drafts(path.parent, path.name, key_file(path).name)
             yield place
     finally:

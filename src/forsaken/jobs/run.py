@@ -85,7 +85,7 @@ from forsaken.unlearning.forsaken.method import GAUSS_NEWTON, SMALL
 from forsaken.unlearning.forsaken.parameters import choose
 from forsaken.unlearning.forsaken.targets import BY_REFERENCES, claim_of
 from forsaken.unlearning.stops import stop_accuracy_loss, stop_unknown_answers
-from forsaken.verdict import FEW, YARDSTICKS, Evidence, decide
+from forsaken.verdict import LEAST_RECORDS, YARDSTICKS, Evidence, decide
 
 STAGE = "judge"
 JUDGED = ("forget", "kept", "test", "reference")  # the sets whose posteriors models are judged by
@@ -618,10 +618,10 @@ def _own_measure(unlearned: Unlearned[Any], records: int, *, removed: bool) -> s
         once = "Once their vocabulary entries were gone, the" if removed else "By the method's own measure the"
         measure = " by the method's own measure" if removed else ""
         near = "" if bound is None else f", that of samples never trained on {bound:.2g}"
-        where = f": the distance to their targets is {before:.2g}{near}" if records >= FEW else ""
+        where = f": the distance to their targets is {before:.2g}{near}" if records >= LEAST_RECORDS else ""
         return f"{once} samples are not memorised{measure}{where}."
     hardly = "hardly came nearer" if after > _HARDLY * before else "came nearer"
-    left = f": {after / before:.0%} of the distance is left" if records >= FEW else ""
+    left = f": {after / before:.0%} of the distance is left" if records >= LEAST_RECORDS else ""
     return f"The samples {hardly} to the method's own targets{left}."
 
 

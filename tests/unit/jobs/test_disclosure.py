@@ -18,7 +18,8 @@ from report_runs import make_audit, make_result, typed
 
 from forsaken.auditing.result import Audit
 from forsaken.jobs.certificate import Certificate
-from forsaken.jobs.disclosure import LEAST_RECORDS, audit_without_records, pooled, rounded, without_records
+from forsaken.jobs.disclosure import audit_without_records, pooled, rounded, without_records
+from forsaken.verdict import LEAST_RECORDS
 
 FORGOTTEN, CANDIDATES = 30, 20_600
 # Thirty guesses among 20,600 hit 0.04 of the thirty forgotten ones on average, and more than two less than once in

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import stat
 from dataclasses import replace
@@ -379,7 +380,7 @@ def test_places_that_are_taken(tmp_path: Path) -> None:
     place.unlink()
     place.mkdir()
     with FileLock(place / ".forsaken.lock"):
-        refused("another run is writing")
+        refused(rf"another run is writing to {re.escape(str(folder / TABLE))}; wait for it, or give another name")
     assert {name: value for name, value in digests(folder).items() if name in before} == before
     assert not (folder / TABLE).exists()
 
