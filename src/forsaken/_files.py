@@ -85,10 +85,11 @@ def extend(path: Path, *, anew: bool) -> BinaryIO:
 
 @contextmanager
 def no_more_open_than(sources: Iterable[Path]) -> Iterator[None]:
-    """Let nobody but the owner do with a file that is made inside the block what one of `sources` does not allow.
+    """Give files that are made inside the block no permission for others that one of `sources` lacks.
 
-    A folder allows what it and every file in it allow; what is not there decides nothing. The permissions of the
-    folders around a source do not count. This is the umask of the whole process, for the command line.
+    Where others may not read a source, they may not read the new files; where they may not write to one, they may not
+    write to them. Of a folder every file in it counts, and not the folders around it; a source that is not there is
+    passed over. The umask of the whole process is changed, so this is for the command line.
     """
     closed = 0
     for source in sources if os.name == "posix" else ():

@@ -17,7 +17,7 @@ from forsaken.result import Check, Verdict, Word
 
 ACCURACY_LOSS = 0.02  # by which accuracy may fall
 YARDSTICKS = "run forsaken audit with the profile full, or give a retrained model or a table of references"
-FEW = 10  # records of which no number is told: it could identify one of them
+LEAST_RECORDS = 10  # below it a mean, a spread or an AUC says too much about each record, and is not told
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Evidence:
     own: str = ""
     doubt: str = ""
     remedy: str = YARDSTICKS
-    records: int = FEW
+    records: int = LEAST_RECORDS
 
     def those(self, outcome: str) -> list[Check]:
         """Return the checks with an outcome: the most telling ones come first, as they were given."""
@@ -72,7 +72,7 @@ class Rule:
 
 def _told(found: Evidence, check: Check) -> str:
     name = check.label[0].upper() + check.label[1:]
-    if found.records < FEW:
+    if found.records < LEAST_RECORDS:
         return f"{name}: not told, since a number of so few records would tell about each of them."
     before = "" if check.before is None else f"{check.before:.2f} before, "
     colon = "" if name.endswith("AUC") else ":"
@@ -83,7 +83,7 @@ def _failed(found: Evidence) -> str:
     first, *others = found.those("failed")
     more = f"{len(others)} more number{'s' * (len(others) > 1)} differ{'s' * (len(others) == 1)}." if others else ""
     head = f"The model does not answer like {found.yardstick}."
-    return _joined(found.unchanged, head, _told(found, first), more if found.records >= FEW else "")
+    return _joined(found.unchanged, head, _told(found, first), more if found.records >= LEAST_RECORDS else "")
 
 
 def _joined(*sentences: str) -> str:

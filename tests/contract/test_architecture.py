@@ -194,3 +194,16 @@ def test_the_command_line_starts_without_torch() -> None:
     # completion starts the program at every press of TAB
     code = "import sys, forsaken.cli.main; sys.exit('torch' in sys.modules or 'sklearn' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_certificate_is_checked_and_a_page_begun_without_torch() -> None:
+    code = "import sys, forsaken.jobs.verify, forsaken.report.page; "
+    code += "sys.exit(any(name in sys.modules for name in ('torch', 'scipy', 'sklearn')))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_page_knows_the_target_by_its_name() -> None:
+    from forsaken.report import words
+    from forsaken.unlearning.forsaken import targets
+
+    assert words.OUT_OF_FOLD == targets.OUT_OF_FOLD

@@ -10,7 +10,7 @@ from forsaken.auditing.alarms import told_if_moved, under_forgetting
 from forsaken.cli.exits import MEANINGS, Exit, of_certificate, of_work
 from forsaken.errors import SettingsError
 from forsaken.result import NO_VERDICT, Check, Verdict
-from forsaken.verdict import FEW, RULES, Evidence, Requirement, decide, strictest
+from forsaken.verdict import LEAST_RECORDS, RULES, Evidence, Requirement, decide, strictest
 
 RETRAINED = "a retrained model"
 REFERENCES = "reference models that never saw the samples"
@@ -176,11 +176,11 @@ def test_the_line_tells_the_number_beside_the_yardstick_s_unless_it_could_tell_a
     assert "1.00" in many.line
     assert "0.01" in many.line
     assert RETRAINED in many.line
-    few = decide(Evidence((label(1.0),), RETRAINED, records=FEW - 1))
+    few = decide(Evidence((label(1.0),), RETRAINED, records=LEAST_RECORDS - 1))
     assert few.word == "failed"
     assert not any(letter.isdigit() for letter in few.line)
-    assert "1, 1 before and 0.01 retrained" in under_forgetting((label(1.0),), "", FEW).told
-    assert not any(letter.isdigit() for letter in under_forgetting((label(1.0),), "", FEW - 1).told)
+    assert "1, 1 before and 0.01 retrained" in under_forgetting((label(1.0),), "", LEAST_RECORDS).told
+    assert not any(letter.isdigit() for letter in under_forgetting((label(1.0),), "", LEAST_RECORDS - 1).told)
 
 
 def test_without_a_yardstick_the_line_says_what_to_run() -> None:

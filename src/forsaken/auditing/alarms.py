@@ -16,7 +16,7 @@ from forsaken.models.logits import as_module
 from forsaken.models.weights import fingerprint
 from forsaken.result import Check
 from forsaken.types import Array
-from forsaken.verdict import FEW
+from forsaken.verdict import LEAST_RECORDS
 
 _WIDTH = 1.96  # standard deviations: a band of 95 %
 _SIGMA = 0.1  # the least standard deviation of a sample, as in U-LiRA
@@ -98,7 +98,7 @@ def over_forgetting(
 def under_forgetting(checks: Sequence[Check], moved: str, records: int) -> Alarm:
     """Raise the alarm where the model still remembers: a number lies on the side of the model before, or moved away.
 
-    Of fewer than `FEW` records no number is told: a mean over a few could identify one of them.
+    Of fewer than `LEAST_RECORDS` records no number is told: a mean over a few could identify one of them.
 
     Parameters
     ----------
@@ -113,7 +113,9 @@ def under_forgetting(checks: Sequence[Check], moved: str, records: int) -> Alarm
     if left:
         first, more = left[0], f" ({len(left) - 1} more such)" if len(left) > 1 else ""
         told = (
-            f": {first.after:.3g}, {first.before:.3g} before and {first.usual:.3g} retrained" if records >= FEW else ""
+            f": {first.after:.3g}, {first.before:.3g} before and {first.usual:.3g} retrained"
+            if records >= LEAST_RECORDS
+            else ""
         )
         return Alarm(name="under-forgetting", raised=True, told=f"{first.label}{told}{more}.")
     if moved:
@@ -223,7 +225,7 @@ def told_if_moved(before: float, after: float, retrained: float | None, ours: in
     if not moved_away(before, after, retrained, ours, others):
         return ""
     aim = "0.50, the method's own aim" if retrained is None else f"{retrained:.2f}, a retrained model's"
-    told = f": AUC {after:.2f}, {before:.2f} before; the aim is {aim}" if ours >= FEW else ""
+    told = f": AUC {after:.2f}, {before:.2f} before; the aim is {aim}" if ours >= LEAST_RECORDS else ""
     return f"By confidence, the forgotten samples are easier to tell from samples like them than before{told}."
 
 
@@ -268,7 +270,7 @@ def _below(ours: Array, usual: Array, far: float, seed: int) -> bool:
 
 
 def _by_mean(raised: bool, problem: str, told: str, records: int) -> Alarm:
-    if records < FEW:  # a mean over a few records could identify one of them
+    if records < LEAST_RECORDS:  # a mean over a few records could identify one of them
         text = f"{problem}, on average." if raised else "Not by the average over the forgotten samples."
     else:
         text = f"{problem}: {told}." if raised else f"On the forgotten samples: {told}."

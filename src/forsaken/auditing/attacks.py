@@ -100,12 +100,11 @@ class ShadowModels:
         }
 
     def numbers(self) -> tuple[list[Number], list[Curve]]:
-        """Return both attacks on the model after, beside the model before and retrained models, and ROC curves."""
+        """Return both attacks on the model after, beside the model before and retrained models, and curves of LiRA."""
         inputs, forgotten = self.inputs, len(self.inputs.sets.forget)
         models = [inputs.after, inputs.before, *inputs.retrained]
         scores = [self.attacks(model) for model in models]
         found: list[Number] = []
-        curves: list[Curve] = []
         for name, label in (("rmia", "RMIA"), ("lira", "LiRA")):
             after, before, *retrained = [(one[name][:forgotten], one[name][forgotten:]) for one in scores]
             power = powerless(before, inputs.seed)
@@ -113,9 +112,9 @@ class ShadowModels:
                 _area(f"{name}_auc", label, after, before, retrained, separation, inputs.seed, power),
                 _caught(name, label, after, before, retrained, inputs.seed, power),
             ]
-            curves = [Curve.of("unlearned", roc(*after)), Curve.of("doing nothing", roc(*before))]
-            curves += [Curve.of("retrained", roc(*one)) for one in retrained[:1]]
-        return found, curves
+        after, before, *retrained = [(one["lira"][:forgotten], one["lira"][forgotten:]) for one in scores]
+        curves = [Curve.of("unlearned", roc(*after)), Curve.of("doing nothing", roc(*before))]
+        return found, curves + [Curve.of("retrained", roc(*one)) for one in retrained[:1]]
 
 
 def white_box(inputs: AuditInputs, progress: Progress = silent) -> list[Number]:

@@ -21,7 +21,7 @@ from forsaken.models.logits import Forward, LogitModel, evaluation
 from forsaken.models.train import optimiser_of
 from forsaken.recipe import Recipe
 from forsaken.types import Progress, Tick, silent
-from forsaken.verdict import FEW
+from forsaken.verdict import LEAST_RECORDS
 
 MOST = 300  # steps, after which a model counts as not relearning
 _SLACK = 1.05  # a loss this near to the goal has reached it
@@ -99,7 +99,7 @@ def relearn_time(inputs: AuditInputs, recipe: Recipe, progress: Progress = silen
             steps.append(relearn_steps(model, forget, goal, recipe, seed=inputs.seed + repeat, forward=inputs.forward))
     progress(Tick(STAGE, len(steps), len(steps)))
     # The mean loss over a few records could identify one of them.
-    told = f"to a loss of {goal:.3g}" if len(forget) >= FEW else "to the loss of the model before"
+    told = f"to a loss of {goal:.3g}" if len(forget) >= LEAST_RECORDS else "to the loss of the model before"
     return _number(steps[:repeats], steps[repeats:], told)
 
 

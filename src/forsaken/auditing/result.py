@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Annotated, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeAlias
 
 import numpy as np
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from forsaken._html import bullets, paragraph, table
 from forsaken.errors import InputError
-from forsaken.metrics import Roc
 from forsaken.result import NO_VERDICT, Count, Digest, Document, Part, Share, Table, Verdict
 from forsaken.result import Number as Finite
 from forsaken.types import Array
+
+if TYPE_CHECKING:  # a result is read without what measures one
+    from forsaken.metrics import Roc
 
 Profile: TypeAlias = Literal["quick", "standard", "full"]
 PROFILES: tuple[Profile, ...] = ("quick", "standard", "full")  # from the weakest to the strongest
@@ -22,6 +24,8 @@ EARLIER = "audit.json"  # what versions before wrote, whatever the profile
 
 _MOST = 100_000  # points of a curve, or models of a histogram
 _LONGEST = 5000  # characters of a text; the longest sentence of an audit has some hundred
+_MEANS = ("forget_confidence", "neighbour_confidence")  # numbers that are means over forgotten records or their copies
+_OF_OTHERS = ("accuracy", "cfr")  # numbers over samples of which none is forgotten
 _POINTS = 400  # of a ROC curve that was thinned for a picture
 
 
@@ -69,6 +73,8 @@ class Number(Part):
         The same number for the model before it forgot.
     floor : (float, float) or None
         The range that holds the number 95 times in 100 for models that were retrained without the samples.
+    note : str or None
+        What to know when reading it.
     """
 
     name: Text
@@ -82,6 +88,15 @@ class Number(Part):
     before: Finite | None = None
     floor: Interval | None = None
     note: Text | None = None
+
+    @property
+    def about(self) -> Literal["means", "records", "others"]:
+        """What it is made of, which decides how much of it a file may tell.
+
+        "means" over forgotten records or over copies of them, other facts about these "records", or facts about
+        "others".
+        """
+        return "means" if self.name in _MEANS else "others" if self.name in _OF_OTHERS else "records"
 
     @field_validator("interval")
     @classmethod

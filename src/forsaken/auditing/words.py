@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from forsaken.auditing.result import Alarm, Conclusion, Number, Profile
 from forsaken.metrics.ulira import NEAR
-from forsaken.verdict import FEW
+from forsaken.verdict import LEAST_RECORDS
 
 _WIDE = 0.3  # an interval of an AUC this wide rules nothing out
 _OTHER_KIND = 0.1  # from 0.5: on a retrained model an attack this good tells two kinds of samples apart, not membership
@@ -66,7 +66,7 @@ def _quick(known: Mapping[str, Number]) -> str:
     rate, sure = known.get("fr"), known["forget_confidence"]
     if rate is None or rate.value is None:
         why = "without an oracle" if rate is None else f"since {rate.note}"
-        if sure.n < FEW:  # a mean over a few records could identify one of them
+        if sure.n < LEAST_RECORDS:  # a mean over a few records could identify one of them
             return f"{why[0].upper()}{why[1:]}, nothing is shown about membership."
         return (
             f"The model's mean confidence on the forgotten samples went from {_told(sure.before)} to "

@@ -34,8 +34,8 @@ def init(
     steps = (
         f"{goal}\n"
         "  1. open it and fill in your model and your data\n"
-        f"  2. forsaken references fit {name}       (once: trains 4 models like yours, which pays after some\n"
-        "     requests; without training data skip it: the file says how)\n"
+        f"  2. forsaken references fit {name}       (once: trains 4 to 8 models like yours, which pays after\n"
+        "     some requests; without training data skip it: the file says how)\n"
         f"  3. forsaken unlearn {name} --dry-run"
     )
     say(steps)

@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from forsaken.cli.console import JOB_FILE, AsJson, at_work, emit, note, opened_job, print_table, say
+from forsaken.cli.console import JOB_FILE, After, AsJson, at_work, emit, note, opened_job, print_table, say
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -64,18 +64,21 @@ def show(
 
 
 @app.command("extend")
-def extend(job: JobFile = Path(JOB_FILE), as_json: AsJson = False) -> None:
+def extend(job: JobFile = Path(JOB_FILE), after: After = None, as_json: AsJson = False) -> None:
     r"""Add the rows of \[data] train that are not in the table yet.
 
     Where models are kept they are asked, which costs one pass; otherwise one model is trained on the rows that are in
     the table.
 
+    With --after the table of that request is taken, and the longer one is written beside its folder, where the next
+    request with --after finds it: the table in the folder is as its certificate states.
+
     Example: forsaken references extend forsaken.toml
     """
     from forsaken.jobs.references import extend_table
 
-    with opened_job(job) as read, at_work() as progress:
-        found = extend_table(read, progress=progress)
+    with opened_job(job, after) as read, at_work() as progress:
+        found = extend_table(read, after, progress=progress)
     _tell(found, "the table of references", as_json)
 
 

@@ -104,7 +104,7 @@ def _run(job: Job, folder: Path, force: bool, after: Path | None) -> tuple[Outco
     place = output(folder, force=force, inputs=inputs_of(job), names=outputs_of(job))
     with at_work() as progress, place as hidden:
         # One key for the whole chain: a record is then found by it, whichever request forgot it.
-        keys = [place / RECORD_KEY for place in (folder, after) if place is not None]
+        keys = [place / RECORD_KEY for place in (after, folder) if place is not None]
         outcome = run_job(job, hidden, progress, key_file=next((key for key in keys if key.is_file()), None))
         write_page(hidden, progress)
         written = sorted(path.name for path in hidden.iterdir())

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute
 import pyarrow.csv
 import pyarrow.parquet as pq
 
@@ -27,6 +28,7 @@ INPUT_KEYS = ("inputs", "x", "X", "data", "images", "features")
 _LABEL_KEYS = ("labels", "label", "y", "Y", "targets")
 TEXT, IMAGE, LABEL, NAME, SPLIT = "text", "image", "label", "label_name", "split"
 _NOT_FEATURES = (LABEL, NAME, SPLIT, "doc_id", "newid", "id")
+TABLES = (".csv", ".parquet")
 _PICTURES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 _MOST_CLASSES = 1_000_000  # a larger class number is a mistake, such as an id in the wrong column
 _LARGEST_BLOCK = 2**30  # Arrow reads a CSV file in blocks, and a text cannot be longer than one
@@ -75,10 +77,9 @@ def read_records(
     if suffix == ".npz":
         _refuse(place, "an NPZ file", label=label != LABEL, columns=columns, size=size)
         return _read_npz(place)
-    if suffix not in (".parquet", ".csv"):
+    if suffix not in TABLES:
         raise DataError(f"{place} ends in {suffix!r}, expected .parquet, .csv, .npz or a folder of pictures")
-    table = read_parquet(place) if suffix == ".parquet" else read_csv(place)
-    return from_table(table, str(place), label=label, size=size, columns=columns, progress=progress)
+    return from_table(read_table(place), str(place), label=label, size=size, columns=columns, progress=progress)
 
 
 def _refuse(place: Path, what: str, **given: object) -> None:
@@ -100,7 +101,12 @@ def picture_files(place: Path) -> list[Path]:
     for folder, inside in zip(classes, files, strict=False):
         if not inside:
             raise DataError(f"class folder {folder} is empty, expected pictures ({kinds}); fill it")
-    return [path for inside in files for path in inside]
+    found = [path for inside in files for path in inside]
+    for path in found:
+        spelt = path.relative_to(place).as_posix().encode("utf-8", "backslashreplace").decode()
+        if spelt != path.relative_to(place).as_posix():
+            raise DataError(f"the name of the picture {spelt} in {place} is not UTF-8", remedy="rename it")
+    return found
 
 
 def _class_folders(place: Path) -> list[Path]:
@@ -188,6 +194,11 @@ def _class_numbers(labels: Array, where: str, advice: str = "") -> Array:
     return labels.astype(np.int64)
 
 
+def read_table(path: Path, texts: Sequence[str] = ()) -> pa.Table:
+    """Read a Parquet or CSV file; the columns `texts` of a CSV file, such as ids, are text whatever they look like."""
+    return read_parquet(path) if path.suffix.lower() == ".parquet" else _read_csv(path, texts)
+
+
 def read_parquet(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     """Read the columns of a Parquet file that are there; a damaged file is an error."""
     try:
@@ -210,8 +221,11 @@ def _expanded(file: pq.ParquetFile, columns: list[str] | None) -> pa.Table:
     return pa.Table.from_batches(batches, batches[0].schema if batches else schema)
 
 
-def read_csv(path: Path) -> pa.Table:
-    """Read a CSV file with a header line; the column `text` is text whatever it looks like."""
+def _read_csv(path: Path, texts: Sequence[str]) -> pa.Table:
+    """Read a CSV file with a header line; the column `text` is text too.
+
+    An empty cell of another column has no value: nobody could name the row by it.
+    """
     size = path.stat().st_size
     if size == 0:
         raise EmptyError(f"{path} holds no rows; give at least one")
@@ -220,9 +234,12 @@ def read_csv(path: Path) -> pa.Table:
             path,
             read_options=pa.csv.ReadOptions(block_size=min(size, _LARGEST_BLOCK)),
             parse_options=pa.csv.ParseOptions(newlines_in_values=True),
-            convert_options=pa.csv.ConvertOptions(column_types={TEXT: pa.string()}),
+            convert_options=pa.csv.ConvertOptions(column_types=dict.fromkeys((TEXT, *texts), pa.string())),
         )
-        table.column_names  # noqa: B018 (names are decoded when they are asked for)
+        for at, name in enumerate(table.column_names):  # names are decoded when they are asked for
+            if name in texts and name != TEXT:
+                filled = pa.compute.not_equal(table[at], "")
+                table = table.set_column(at, name, pa.compute.if_else(filled, table[at], pa.scalar(None, pa.string())))
     except _NOT_A_TABLE as error:
         raise DataError(
             f"{path} cannot be read as CSV ({_safe(error)}); expected a header line, commas, quoted texts, and UTF-8"
@@ -304,7 +321,9 @@ def _column(table: pa.Table, name: str, where: str) -> Array:
     if pa.types.is_nested(kind):
         raise DataError(f"{where}: column {name!r} is of type {kind}, expected one plain value a row")
     text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-    return np.array(_whole(column.to_pylist(), name, where), dtype=object if text else None)
+    # NumPy makes floats of whole numbers below and above 2^63, and two ids may become one.
+    dtype = object if text else kind.to_pandas_dtype() if pa.types.is_integer(kind) else None
+    return np.array(_whole(column.to_pylist(), name, where), dtype=dtype)
 
 
 def _texts(table: pa.Table, where: str) -> Array:

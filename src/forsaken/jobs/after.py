@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-import csv
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from forsaken.errors import OutputError, SettingsError
+import numpy as np
+
+from forsaken._keys import read_record_key
+from forsaken.data.record_hashes import record_hashes
+from forsaken.errors import InputError, OutputError, SettingsError
 from forsaken.jobs.certificate import Certificate, file_hash
 from forsaken.jobs.configuration import Job, Source
-from forsaken.jobs.output import CERTIFICATE, REFERENCES, ROWS, weights_name
+from forsaken.jobs.output import CERTIFICATE, RECORD_KEY, REFERENCES, ROWS, weights_name
+from forsaken.jobs.rows import Rows
+from forsaken.jobs.verify import earlier
 
 _AGAIN = "restore the folder as that request wrote it, or start anew from weights that you trust, without --after"
+_ROWS_NAMED = 10
 
 
 def job_after(job: Job, folder: Path) -> Job:
@@ -70,7 +77,6 @@ def _train(job: Job, folder: Path, certificate: Certificate) -> Source | None:
         return None
     cleaned = next((name for name in certificate.files if name.startswith("cleaned.")), None)
     if cleaned is None:
-        _check_deleted(job, train, folder, certificate)
         return train
     _check(folder / cleaned, certificate.files[cleaned])
     for (table, name), source in job.sources.items():
@@ -93,23 +99,6 @@ def _trail(job: Job, source: Source) -> list[str]:
     return found
 
 
-def _check_deleted(job: Job, train: Source, folder: Path, certificate: Certificate) -> None:
-    """Raise an error if pictures that the request before took out are still in the training folder."""
-    place = None if train.path is None else job.resolve(train.path)
-    if place is None or not place.is_dir() or ROWS not in certificate.files:
-        return
-    _check(folder / ROWS, certificate.files[ROWS])
-    with (folder / ROWS).open(encoding="utf-8", newline="") as lines:
-        files = [line[1] for line in list(csv.reader(lines))[1:]]
-    left = [name for name in files if (place / name).is_file()]
-    if left:
-        raise OutputError(
-            f"{len(left)} of the {len(files)} pictures that the request before made the model forget are still in "
-            f"{place}, so this request would treat them as kept",
-            remedy=f"delete them: {folder / ROWS} lists their files",
-        )
-
-
 def _table(job: Job, folder: Path, certificate: Certificate) -> Path | None:
     """Return the table of references of the folder; the job and the folder must both have one, or none."""
     stated = certificate.files.get(REFERENCES)
@@ -127,4 +116,89 @@ def _table(job: Job, folder: Path, certificate: Certificate) -> Path | None:
     if stated is None:
         return None
     _check(folder / REFERENCES, stated)
-    return folder / REFERENCES
+    longer = extended_table(folder, certificate)
+    return longer if longer.is_file() else folder / REFERENCES
+
+
+def extended_table(folder: Path, certificate: Certificate) -> Path:
+    """Return where the table of the request in `folder` goes when rows are added to it: beside the folder.
+
+    The certificate states the table in the folder as it is. The name has some digits of the certificate, so that no
+    other request's table is taken for it.
+    """
+    return folder.resolve().parent / f"references-{certificate.sha256[:12]}.safetensors"
+
+
+def extension_of(job: Job) -> str:
+    """Return the command that adds rows to the table of references of a job."""
+    words, table = f"forsaken references extend {job.path}", job.references
+    place = None if table is None else job.resolve(table.file).resolve()
+    named = None if place is None else place.parent / CERTIFICATE
+    if job.chain.previous is not None:
+        named = job.resolve(job.chain.previous).resolve()
+    if place is None or named is None or not named.is_file():
+        return words
+    certificate = Certificate.read(named)
+    mine = REFERENCES in certificate.files and place in (
+        named.parent / REFERENCES,
+        extended_table(named.parent, certificate),
+    )
+    return f"{words} --after {job.folder / _text(job, named.parent)}" if mine else words
+
+
+def stop_returned(job: Job, rows: Mapping[str, Rows], previous: Certificate | None) -> list[str]:
+    """Raise an error if rows that this request keeps are records that an earlier request of its chain forgot.
+
+    Records are compared by their keyed hashes. Returns warnings: that this could not be done, or that copies of
+    forgotten records stayed in the cleaned data, as the request before said.
+    """
+    if previous is None:
+        return []
+    folder = job.resolve(job.chain.previous or job.model.weights).resolve().parent
+    requests = [(folder, previous), *earlier(previous, (), folder)]
+    known = {found: len(one.chain.links) for _, one in requests for found in one.records.hmac_sha256}
+    keys = set(_keys(job, [place for place, _ in requests]))
+    absent = len(previous.chain.links) - len(requests)
+    warnings = []
+    if absent or not keys:
+        lack = "the record key" if not keys else "1 certificate" if absent == 1 else f"{absent} certificates"
+        warnings.append(
+            f"it could not be checked whether [data] holds records that earlier requests made the model forget, since "
+            f"{lack} of the chain was not found beside {folder}: a row that is among the kept ones is learnt again"
+        )
+    for name in ("train", "retain"):
+        kept = rows[name].without([rows["forget"]]) if name in rows else None
+        if kept is None:
+            continue
+        found = np.zeros(len(kept), dtype=np.int64)  # which request forgot each row; 0 for none
+        for key in keys:
+            found = np.maximum(found, [known.get(each, 0) for each in record_hashes(kept.content, key)])
+        if not found.any():
+            continue
+        count, at = int((found > 0).sum()), kept.index[found > 0].tolist()
+        which = ", ".join(map(str, at[:_ROWS_NAMED])) + (", ..." if len(at) > _ROWS_NAMED else "")
+        whose = ", ".join(map(str, sorted({*found.tolist()} - {0})))
+        told = f"{count} of the {len(rows[name])} rows of {name} are records that request {whose} of this chain made "
+        told += f"the model forget (rows {which} of {kept.home}, counted from 0)"
+        path = rows["train"].path if name == "train" or kept.home == "train" else None
+        if path is not None and path.is_file() and previous.files.get(path.name) == file_hash(path):
+            warnings.append(
+                f"{told}: copies of them stayed in {path}, and the model may learn them again; where they are the same "
+                "people's, forget them too"
+            )
+            continue
+        listed = f"; {folder / ROWS} lists those of the request before" if ROWS in previous.files else ""
+        raise InputError(
+            f"{told}, so this request would treat them as kept",
+            field=name,
+            remedy=f"take them out of the data that {name} is read from, or name the cleaned data there{listed}",
+        )
+    return warnings
+
+
+def _keys(job: Job, folders: list[Path]) -> Iterator[bytes]:
+    """Yield the keys of the hashes of records: that which the job names, and those beside the certificates."""
+    named = [] if job.output.record_key is None else [job.resolve(job.output.record_key)]
+    for path in (*named, *(folder / RECORD_KEY for folder in folders)):
+        if path.is_file():
+            yield read_record_key(path)

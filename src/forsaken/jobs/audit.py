@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ from forsaken.jobs.run import not_learnt, oracle_of, retrained_of
 from forsaken.jobs.seal import seal_key, sealed
 from forsaken.jobs.sets import JobSets, prepared_for, prepared_rows, read_sets
 from forsaken.metrics import FEW
-from forsaken.models.logits import posteriors
+from forsaken.models.logits import LinearModel, posteriors
 from forsaken.models.train import Training
 from forsaken.oracles.shadow import ShadowOracle
 from forsaken.references.fitting import CUSTOM
@@ -128,7 +129,9 @@ class JobAudit:
     Attributes
     ----------
     loaded : Format
-        The model before.
+        The model before, and how its format prepares records.
+    before : Module or estimator
+        The model before, for samples as the model after takes them.
     after : Module or estimator
         The model that is said to have forgotten.
     sets : JobSets
@@ -142,6 +145,7 @@ class JobAudit:
     """
 
     loaded: Format
+    before: Any
     after: Any
     sets: JobSets
     oracle: ShadowOracle | None
@@ -185,7 +189,7 @@ def audit_job(plan: AuditPlan, progress: Progress = silent, *, engine: str = "lo
     try:
         with inherited(job.folder), _MODEL:
             found = audit(
-                read.loaded.model,
+                read.before,
                 read.after,
                 sets.forget,
                 profile=plan.profile,
@@ -339,7 +343,7 @@ def read_inputs(plan: AuditPlan, progress: Progress = silent) -> JobAudit:
         _check_labels(sets)
     elif strange or corrected:
         sets = replace(sets, forget=Samples(sets.forget.inputs))  # these labels are not the ones that were learnt
-    if settings_hash(job.to_dict()) != certificate.settings.job_sha256:
+    if certificate.settings.job_sha256 not in _hashes_of(job, plan.folder):
         warnings.append(
             "the job file has changed since the run: where the seed, the references or the retain samples are others, "
             "the audit is not quite about what was done; run forsaken unlearn again to be sure"
@@ -353,7 +357,55 @@ def read_inputs(plan: AuditPlan, progress: Progress = silent) -> JobAudit:
     training = training_of(job, loaded) if trains else None
     oracle = oracle_of(job, sets, loaded)
     progress(Tick("read", 1, 1))
-    return JobAudit(loaded, after, sets, oracle, retrained, training, warnings)
+    return JobAudit(loaded, _before(job, loaded, sets), after, sets, oracle, retrained, training, warnings)
+
+
+def _hashes_of(job: Job, folder: Path) -> set[str]:
+    """Return the hash of a job, and of the job with the stops that its run overrode, as unlearn --allow does."""
+    told = job.to_dict()
+    found = {settings_hash(told)}
+    with suppress(OutputError, KeyError, TypeError):  # without a result, or with a damaged one, only the former counts
+        allow = (Result.read(folder / RESULT).job or {})["output"]["allow"]
+        found.add(settings_hash(told | {"output": told["output"] | {"allow": allow}}))
+    return found
+
+
+class _OldClassifier(LinearModel):
+    """A pipeline's classifier that takes samples as a later pipeline prepares them, and answers as its own would.
+
+    `known` has the samples that the two prepare in different ways: the own ones, by the bytes of the other ones.
+    """
+
+    def __init__(self, estimator: Any, known: dict[bytes, torch.Tensor]) -> None:
+        super().__init__(estimator)
+        self.known = known
+        # Equal weights do not make it the later model, which lacks vocabulary entries.
+        self.register_buffer("own_pipeline", torch.ones(1))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return the decision values that the own pipeline would give the records of these samples."""
+        rows = zip(inputs, inputs.cpu().numpy(), strict=True)
+        own = [self.known.get(row.tobytes(), sample).to(inputs.device) for sample, row in rows]
+        return super().forward(torch.stack(own))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _OldClassifier:
+        twin = _OldClassifier(self.estimator, self.known)
+        twin.load_state_dict(self.state_dict())
+        memo[id(self)] = twin
+        return twin
+
+
+def _before(job: Job, loaded: Format, sets: JobSets) -> Any:
+    """Return the model before, for sets that the new pipeline prepared: the old one may know more words."""
+    if not isinstance(loaded, EstimatorFile) or loaded.pipeline is None:
+        return loaded.model
+    known, dtype = {}, LinearModel(loaded.model).weight.dtype
+    own, parts = prepared_for(job, loaded, sets), sets.parts
+    for name in sorted(parts, key=lambda name: name == "forget"):  # where two records become one, forgotten ones count
+        later, earlier = (leaves(each[name].inputs)[0].to(dtype).numpy() for each in (parts, own))
+        for row in np.flatnonzero((later != earlier).any(1)):
+            known[later[row].tobytes()] = torch.from_numpy(earlier[row])
+    return _OldClassifier(loaded.model, known) if known else loaded.model
 
 
 def _check_forgotten(job: Job, folder: Path, certificate: Certificate, sets: JobSets, answers: Array) -> list[str]:

@@ -171,13 +171,15 @@ class SettingsHashes(Part):
 class ReadAs(Part):
     """How the file of the records was read: the columns of labels and ids, and the size of pictures.
 
-    `group` is the column that said whose each row is, where the run had one.
+    `group` is the column that said whose each row is, where the run had one; `features` are the columns of numbers that
+    a record is made of, in their order, where it is made of columns.
     """
 
     label: Words
     id: Words | None
     size: tuple[AtLeastOne, AtLeastOne] | None
     group: Words | None = None
+    features: tuple[str, ...] | None = None
 
 
 class Forgotten(Part):

@@ -18,8 +18,8 @@ import numpy as np
 from forsaken.auditing.result import Audit, Number
 from forsaken.result import Check, Part, Result, Step, Verdict
 from forsaken.types import Array
+from forsaken.verdict import LEAST_RECORDS
 
-LEAST_RECORDS = 10  # below it a mean, a spread or an AUC says too much about each record
 TOO_FEW = f"not kept for fewer than {LEAST_RECORDS} records"
 _DIGITS = 3  # significant ones of a number over many records
 _DIGITS_OF_FEW = 2  # of an attack's number over few
@@ -84,7 +84,8 @@ def audit_without_records(audit: Audit, forgotten: int) -> Audit:
     """Return an audit without the margins of single records, its numbers rounded, and no mean over few records.
 
     The sentences of an audit tell no mean over few records (`forsaken.auditing.alarms`); here their digits become as
-    few as those of its numbers.
+    few as those of its numbers. What a number is `about` decides: means over few records or their copies are left out,
+    other facts about the records are rounded, and numbers over other samples stay as they are.
     """
     few = forgotten < LEAST_RECORDS
     changes = {
@@ -97,6 +98,7 @@ def audit_without_records(audit: Audit, forgotten: int) -> Audit:
         claim = {name: _short(text) for name, text in audit.claim.model_dump().items()}
         alarms = tuple(alarm.model_copy(update={"told": _short(alarm.told)}) for alarm in audit.alarms)
         changes |= {"roc": (), "claim": audit.claim.model_copy(update=claim), "alarms": alarms}
+        changes["warnings"] = tuple(map(_short, audit.warnings))
     return audit.model_copy(update=changes)
 
 
@@ -112,12 +114,15 @@ def _public(verdict: Verdict, few: bool) -> Verdict:
 
 
 def _published(number: Number, forgotten: int) -> Number:
+    if number.about == "others":
+        return number
     if forgotten >= LEAST_RECORDS:
         return Number(**rounded(number.model_dump()))
-    if number.name == "forget_confidence":
+    if number.about == "means":
         gone = {"value": None, "interval": None, "retrained": None, "before": None, "floor": None, "note": TOO_FEW}
         return number.model_copy(update=gone)
-    return Number(**rounded(number.model_dump(), _DIGITS_OF_FEW))
+    note = None if number.note is None else _short(number.note)
+    return Number(**rounded(number.model_dump() | {"note": note}, _DIGITS_OF_FEW))
 
 
 def _coarse(part: P | None, digits: int = _DIGITS) -> P | None:

@@ -10,6 +10,8 @@ from torch import nn
 
 from forsaken._keys import read_record_key, read_signing_key
 from forsaken.errors import NotHeldOutError
+from forsaken.jobs.after import stop_returned
+from forsaken.jobs.certificate import Certificate
 from forsaken.jobs.configuration import Job, ReferenceSettings, by_references, method_of
 from forsaken.jobs.output import check_there
 from forsaken.jobs.references import (
@@ -86,8 +88,9 @@ def dry_run(job: Job, progress: Progress = silent) -> dict[str, Any]:
         are not named, and what could serve) and notes.
     """
     start = time.perf_counter()
-    _check_the_rest(job)
+    previous = _check_the_rest(job)
     ready = prepare_job(job, progress)
+    returned = stop_returned(job, ready.sets.rows, previous)
     reading = time.perf_counter() - start
     sets, method = ready.sets, method_of(job)
     before = answers_of(ready.loaded.model, sets.parts, ready.loaded.forward, progress, 0)
@@ -117,7 +120,7 @@ def dry_run(job: Job, progress: Progress = silent) -> dict[str, Any]:
         },
         "offer": None,
         "missing": missing,
-        "notes": [*sets.notes, *doubts(ready, found), *_table_notes(ready), *without_table(job)],
+        "notes": [*sets.notes, *returned, *doubts(ready, found), *_table_notes(ready), *without_table(job)],
     }
     if any(each["needed"] for each in missing) or (gone and by_references(job)):
         return told
@@ -127,13 +130,16 @@ def dry_run(job: Job, progress: Progress = silent) -> dict[str, Any]:
     return told | tried | {"memory_bytes": memory, "offer": offer, "notes": [*told["notes"], *tried["notes"]]}
 
 
-def _check_the_rest(job: Job) -> None:
-    """Check what a run needs besides the model and the data, so that a mistake is found now."""
+def _check_the_rest(job: Job) -> Certificate | None:
+    """Check what a run needs besides the model and the data, so that a mistake is found now.
+
+    Returns the certificate of the request before, if there was one.
+    """
     check_there(job)
     if job.output.record_key is not None:
         read_record_key(job.resolve(job.output.record_key))
     signing = None if job.output.signing_key is None else read_signing_key(job.resolve(job.output.signing_key))
-    request_before(job, signing)
+    return request_before(job, signing)[0]
 
 
 def _offer(ready: Prepared, unlearning: float, progress: Progress) -> dict[str, Any] | None:

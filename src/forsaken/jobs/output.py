@@ -169,13 +169,17 @@ def output(
 
 
 @contextmanager
-def held(folder: Path) -> Iterator[None]:
-    """Keep a folder to this process inside the block; another run or audit that wants it is told so."""
+def held(folder: Path, goal: Path | None = None) -> Iterator[None]:
+    """Keep a folder to this process inside the block; another run or audit that wants it is told so.
+
+    `goal` is the file that messages name in place of a folder that the user does not know.
+    """
     lock = FileLock(folder / _LOCK)
     try:
         lock.acquire(timeout=0)
     except Timeout as error:
-        raise OutputError(f"another run is writing to {folder}; wait for it, or name another folder") from error
+        other = "name another folder" if goal is None else "give another name"
+        raise OutputError(f"another run is writing to {goal or folder}; wait for it, or {other}") from error
     except (OSError, NotImplementedError) as error:
         raise OutputError(f"cannot write to {folder}: {getattr(error, 'strerror', None) or error}") from error
     try:

@@ -31,11 +31,12 @@ from forsaken.errors import (
     OutputError,
     SettingsError,
 )
-from forsaken.jobs.certificate import ReferenceTable, ReferenceWorth, file_hash
+from forsaken.jobs.after import extended_table, extension_of
+from forsaken.jobs.certificate import Certificate, ReferenceTable, ReferenceWorth, file_hash
 from forsaken.jobs.code import UserModel, call, find, inherited
 from forsaken.jobs.configuration import LARGEST_SEED, NAME, Job, ReferenceSettings, method_of, read_job, target_of
 from forsaken.jobs.formats import PROGRAM, SKOPS, EstimatorFile, Format, HuggingFaceFolder, load_model
-from forsaken.jobs.output import REFERENCES, REFERENCES_KEY, held, inputs_of
+from forsaken.jobs.output import CERTIFICATE, REFERENCES, REFERENCES_KEY, held, inputs_of
 from forsaken.jobs.rows import Reader, Rows
 from forsaken.jobs.sets import JobSets, read_train, read_unseen
 from forsaken.models.logits import Forward, LinearModel, as_module
@@ -271,15 +272,24 @@ def fit_table(job: Job, *, engine: str = "local", force: bool = False, progress:
     return _facts(table, path) | {"key": str(key_place(job)), "group": settings.group, "notes": notes}
 
 
-def extend_table(job: Job, *, progress: Progress = silent) -> dict[str, Any]:
+def extend_table(job: Job, after: Path | None = None, *, progress: Progress = silent) -> dict[str, Any]:
     """Add the training rows that are not in the table yet, and return the cost and the table's facts.
 
-    The curvature is measured again where rows were added or where it is of other weights than the model's.
+    The curvature is measured again where rows were added or where it is of other weights than the model's. A table that
+    a certificate states is never changed: with `after`, the folder of a request, which `job` is to follow, the longer
+    table is written beside that folder, where `--after` finds it.
     """
     settings, path = settings_of(job), place_of(job)
     check_table(job)
+    goal = path if after is None else extended_table(after, Certificate.read(after / CERTIFICATE))
+    if goal.name == REFERENCES and (goal.parent / CERTIFICATE).is_file():
+        raise OutputError(
+            f"{goal} is as the certificate beside it states, which would hold no more if rows were added",
+            remedy=f"run {extension_of(job)}, which writes a table beside that folder, or name a copy of the table and "
+            "of its key in [references] file",
+        )
     notes: list[str] = []
-    with _workplace(path), inherited(job.folder), _TRAINING:
+    with _workplace(goal), inherited(job.folder), _TRAINING:
         loaded, samples, rows, classes, _ = _read(job, progress)
         table = table_for(job, loaded, classes).table
         new = absent(table, samples)
@@ -309,7 +319,8 @@ def extend_table(job: Job, *, progress: Progress = silent) -> dict[str, Any]:
             table.curvature = Curvature.fit(loaded.model, samples, forward=loaded.forward, progress=progress)
             notes.append("the curvature was measured for the model as it is now")
             with step(progress, "write the table"):
-                write_table(table, path)
+                (write_table if job.output.record_key else save)(table, goal)
+            path = goal
     cost = {
         "added": len(new),
         "added_trainings": table.origin.costs.trainings - before.trainings,
@@ -460,7 +471,7 @@ def _check_extension(job: Job, table: References, new: int, count: int) -> None:
     if new == count and len(table):
         raise InputError(
             f"none of the {count} rows of [data] train is in {path}, so these are other data, or prepared in "
-            f"another way, or {key_place(job)} is not the key of this table; put right which it is"
+            f"another way, or {key_place(job)} is not the key of this table; check which of these it is, and correct it"
         )
 
 
@@ -484,7 +495,7 @@ def _workplace(path: Path) -> Iterator[Path]:
         raise OutputError(f"{place} is a link, expected a folder for unfinished work; remove the link")
     make_folder(place, 0o700)
     try:
-        with held(place):
+        with held(place, path):
             remove_drafts(path.parent, path.name, key_file(path).name)
             yield place
     finally:
@@ -520,7 +531,7 @@ class Table:
         raise NotHeldOutError(
             f"{len(missing)} of {len(forget)} records to forget are not in the table of references {self.path}{doubt}, "
             "which therefore has no answer of a model that never saw them; where the model learnt them later, add them "
-            f"with: forsaken references extend {job.path}; otherwise check that [data] forget and train are read in "
+            f"with: {extension_of(job)}; otherwise check that [data] forget and train are read in "
             "the same way, so that prepare makes the same inputs of a record in both",
             rows=missing.tolist(),
         )
@@ -565,7 +576,7 @@ def hand_on(
         table.curvature = None
         notes.append(
             "the curvature in the table of references was measured for other weights, and was left out of the new "
-            f"table; measure it anew with: forsaken references extend {job.path}"
+            f"table; measure it anew with: {extension_of(job)}"
         )
     warnings: list[str] = []
     if len(gone):

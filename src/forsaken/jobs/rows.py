@@ -13,7 +13,7 @@ import numpy as np
 from forsaken._random import Purpose, generator
 from forsaken.data.duplicates import content_keys
 from forsaken.data.nest import shape_of
-from forsaken.data.readers import LABEL, from_table, picture_files, read_csv, read_parquet, read_records
+from forsaken.data.readers import LABEL, TABLES, from_table, picture_files, read_records, read_table
 from forsaken.data.records import Records
 from forsaken.data.samples import Samples
 from forsaken.errors import DataError, DataNotFoundError, EmptyError, InputError
@@ -23,8 +23,6 @@ from forsaken.types import Array, Progress, silent
 
 NONMEMBERS = "[audit] nonmembers"  # as messages call them; [oracle] has nonmembers of its own
 
-_TABLES = {".csv": read_csv, ".parquet": read_parquet}
-_SECRET = ("forget", "retain", "train")  # sets that hold records to forget, or may
 _DRAWS = {
     "forget": Purpose.JOB_FORGET,
     "reference": Purpose.JOB_REFERENCE,
@@ -130,7 +128,7 @@ class Reader:
         if source.path is None:
             return self._function(name, source)
         path = self.job.resolve(source.path)
-        if path.suffix.lower() in _TABLES and path.is_file():
+        if path.suffix.lower() in TABLES and path.is_file():
             return self._table(name, path)
         records = read_records(path, size=self.job.data.size if path.is_dir() else None, progress=self.progress)
         ids = None
@@ -141,22 +139,23 @@ class Reader:
     def _table(self, name: str, path: Path) -> Rows:
         """Read a table. Labels are asked for where they must be, ids where the table has them."""
         data = self.job.data
-        table = _TABLES[path.suffix.lower()](path)
+        group = None if self.job.references is None else self.job.references.group
+        named = [each for each in dict.fromkeys((data.id, group)) if each is not None]
+        table = read_table(path, [each for each in named if each != data.label])  # as numbers, 007 and 7 would be one
         label = data.label if data.label in table.column_names else LABEL
         if label != data.label and (name in ("test", "retain") or label in table.column_names):
             problem = f"{name}: {path} has no column {data.label!r} (found: {', '.join(table.column_names)})"
             raise DataError(problem, field="label", remedy="name the one of the labels")
-        group = None if self.job.references is None else self.job.references.group
-        beside = [each for each in dict.fromkeys((data.id, group)) if each is not None and each in table.column_names]
+        beside = [each for each in named if each in table.column_names]
         records = from_table(table, str(path), label=label, size=data.size, columns=beside, progress=self.progress)
         return Rows(name, records, name, np.arange(len(records)), records.columns.get(data.id or ""), path)
 
     def _function(self, name: str, source: Source) -> Rows:
-        key, secret = name if name.startswith("[") else f"[data] {name}", name in _SECRET
+        key = name if name.startswith("[") else f"[data] {name}"
         function = find(str(source.python), key)
-        found = call(function, f"{key} = {source.python!r}", secret=secret, **source.arguments)
+        found = call(function, f"{key} = {source.python!r}", secret=True, **source.arguments)
         if not isinstance(found, Records):
-            found = call(Samples.read, f"{key} = {source.python!r}", found, name, secret=secret)
+            found = call(Samples.read, f"{key} = {source.python!r}", found, name, secret=True)
         return Rows(name, found, name, np.arange(len(found)))
 
     def _ids(self, ids: list[Any] | str, name: str) -> list[str]:
@@ -201,7 +200,7 @@ def _places(rows: Rows, ids: list[str], name: str, column: str | None) -> Array:
     known: Iterable[Any] = range(len(rows)) if rows.ids is None else rows.ids
     where, remedy = f"in the column {column!r} of {rows.home}", "check the ids"
     if rows.ids is None:
-        if column is not None and rows.path is not None and rows.path.suffix.lower() in _TABLES:
+        if column is not None and rows.path is not None and rows.path.suffix.lower() in TABLES:
             problem = f"the ids of {name} are looked for in the column {column!r}, which {rows.path} does not have"
             remedy = 'name the column that it has: id = "..." in [data], or leave id out and give row numbers'
             raise DataError(problem, field="id", remedy=remedy)

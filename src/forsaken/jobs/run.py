@@ -29,6 +29,7 @@ from forsaken.data.record_hashes import record_hashes
 from forsaken.data.records import Records
 from forsaken.data.samples import Samples
 from forsaken.errors import ForsakenError, ModelError, NotHeldOutError, OutputError, SettingsError
+from forsaken.jobs.after import extension_of, stop_returned
 from forsaken.jobs.certificate import FILE as CERTIFICATE
 from forsaken.jobs.certificate import (
     BothWeights,
@@ -84,7 +85,7 @@ from forsaken.unlearning.forsaken.method import GAUSS_NEWTON, SMALL
 from forsaken.unlearning.forsaken.parameters import choose
 from forsaken.unlearning.forsaken.targets import BY_REFERENCES, claim_of
 from forsaken.unlearning.stops import stop_accuracy_loss, stop_unknown_answers
-from forsaken.verdict import FEW, YARDSTICKS, Evidence, decide
+from forsaken.verdict import LEAST_RECORDS, YARDSTICKS, Evidence, decide
 
 STAGE = "judge"
 JUDGED = ("forget", "kept", "test", "reference")  # the sets whose posteriors models are judged by
@@ -198,7 +199,7 @@ def unlearn_prepared(ready: Prepared, progress: Progress = silent, **changed: An
         f"{job.path}"
         if job.references is None
         else "name the table of references that lies beside these weights, or measure the curvature anew with: "
-        f"forsaken references extend {job.path}",
+        + extension_of(job),
     }
     try:
         with _MODEL:
@@ -282,6 +283,7 @@ def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Pa
             "accuracy from there; give signing_key in [output], or the signer's public key in [chain] signers"
         )
     ready = prepare_job(job, progress)
+    warnings += stop_returned(job, ready.sets.rows, previous)
     start = without_vocabulary(job, ready.loaded, ready.sets)
     smaller = replace(ready, loaded=start.loaded, sets=start.sets)
     unlearned = forgotten_by_removal(start, unlearn_prepared(smaller, progress))
@@ -335,6 +337,7 @@ def run_job(job: Job, folder: Path, progress: Progress = silent, *, key_file: Pa
         test_labels=ready.test_labels,
         references=held_out,
         remedy=_REMEDY,
+        removed=bool(start.removed),
         task=job.folder.resolve().name or "job",
         seed=job.method.seed,
         speedup=None,
@@ -471,6 +474,7 @@ def build_result(
     test_labels: Array | None = None,
     references: OutOfFold | None = None,
     remedy: str = YARDSTICKS,
+    removed: bool = False,
     counts: Counts,
     **others: Any,
 ) -> Result:
@@ -498,6 +502,8 @@ def build_result(
         The yardstick of the verdict where `answers` has no retrained model.
     remedy : str
         What the verdict advises where there is no yardstick.
+    removed : bool
+        Whether entries left a vocabulary before the method began: the model is another one, whatever the method did.
     counts : Counts
         All but `memorised_after`, which is counted here.
     **others
@@ -543,6 +549,7 @@ def build_result(
                 test_labels=test_labels,
                 references=references,
                 remedy=remedy,
+                removed=removed,
             )
         ),
         **others,
@@ -560,6 +567,7 @@ def evidence_of(
     test_labels: Array | None,
     references: OutOfFold | None,
     remedy: str = YARDSTICKS,
+    removed: bool = False,
 ) -> Evidence:
     """Return what the verdict on a run rests on; the parameters are those of `build_result`."""
     facts, apart, count = unlearned.details.facts, found.separation, len(answers["after"]["forget"])
@@ -588,30 +596,32 @@ def evidence_of(
             spread=spread,
         ),
         yardstick=yardstick,
-        unchanged="" if unlearned.density else unchanged,
+        unchanged="" if unlearned.density or removed else unchanged,
         moved_away=moved,
-        own=_own_measure(unlearned, count),
+        own=_own_measure(unlearned, count, removed=removed and not unlearned.density),
         doubt=doubt,
         remedy=remedy,
         records=count,
     )
 
 
-def _own_measure(unlearned: Unlearned[Any], records: int) -> str:
+def _own_measure(unlearned: Unlearned[Any], records: int, *, removed: bool) -> str:
     """Return how far a method came by its own measure, as a sentence; empty where it has none.
 
-    Of few records no number is told.
+    Of few records no number is told. `removed`: vocabulary entries left the model, and nothing was left to do.
     """
     facts = unlearned.details.facts
     before, after, bound = (facts.get(name) for name in ("distance_before", "distance_after", "calibrated"))
     if not before or after is None:
         return ""
-    if unlearned.stopped == "not-memorised":
+    if unlearned.stopped == "not-memorised" or removed:
+        once = "Once their vocabulary entries were gone, the" if removed else "By the method's own measure the"
+        measure = " by the method's own measure" if removed else ""
         near = "" if bound is None else f", that of samples never trained on {bound:.2g}"
-        where = f": the distance to their targets is {before:.2g}{near}" if records >= FEW else ""
-        return f"By the method's own measure the samples are not memorised{where}."
+        where = f": the distance to their targets is {before:.2g}{near}" if records >= LEAST_RECORDS else ""
+        return f"{once} samples are not memorised{measure}{where}."
     hardly = "hardly came nearer" if after > _HARDLY * before else "came nearer"
-    left = f": {after / before:.0%} of the distance is left" if records >= FEW else ""
+    left = f": {after / before:.0%} of the distance is left" if records >= LEAST_RECORDS else ""
     return f"The samples {hardly} to the method's own targets{left}."
 
 
@@ -745,4 +755,6 @@ def _read_as(ready: Prepared) -> ReadAs | None:
     if not isinstance(forget.content, Records) or forget.path is None:
         return None
     group = None if job.references is None else job.references.group
-    return ReadAs(label=job.data.label, id=job.data.id, size=job.data.size, group=group)
+    found = ReadAs(label=job.data.label, id=job.data.id, size=job.data.size, group=group)
+    fields = forget.content.fields
+    return found.model_copy(update={"features": fields}) if fields else found

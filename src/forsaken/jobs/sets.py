@@ -259,9 +259,9 @@ def _prepared(job: Job, loaded: Format, parts: list[Rows]) -> list[Samples]:
         if isinstance(part.content, Samples):
             samples = part.content
         elif own is not None:
-            key, secret = f"[data] prepare = {job.data.prepare!r} on {part.name}", part.name == "forget"
-            returned = call(own, key, part.content, secret=secret)
-            samples = call(Samples.read, key, returned, part.name, secret=secret)
+            key = f"[data] prepare = {job.data.prepare!r} on {part.name}"
+            returned = call(own, key, part.content, secret=True)  # whatever set it is: a text may quote a record
+            samples = call(Samples.read, key, returned, part.name, secret=True)
         else:
             by_format = next(made, None)
             samples = _plain(part.content) if by_format is None else Samples.read(by_format, part.name)

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from forsaken._keys import key_id
 from forsaken.auditing.result import FILES as AUDITS
 from forsaken.auditing.result import Audit
-from forsaken.errors import CertificateError, DataError
+from forsaken.errors import DataError, OutputError
 from forsaken.jobs.certificate import FILE, Certificate, ReadAs, file_hash
 from forsaken.jobs.seal import changed_files, there
 from forsaken.result import NO_VERDICT, ChainRequest, Verdict
@@ -126,7 +126,7 @@ def verify_certificate(
         folders beside `folder`.
     """
     if chain:
-        previous = [*previous, *_earlier(certificate, previous, folder)]
+        previous = [*previous, *(one for _, one in earlier(certificate, previous, folder))]
     checks = (
         check_weights(certificate, file_hash(weights)),
         check_signature(certificate, keys),
@@ -140,15 +140,20 @@ def verify_certificate(
     return Verification(checks, signer, owed, certificate.verdict or NO_VERDICT, dict(_audits(certificate, folder)))
 
 
-def _earlier(certificate: Certificate, known: Sequence[Certificate], folder: Path | None) -> Iterator[Certificate]:
-    """Yield the certificates of earlier requests, besides the `known` ones, in the folders beside `folder`."""
+def earlier(
+    certificate: Certificate, known: Iterable[Certificate], folder: Path | None
+) -> Iterator[tuple[Path, Certificate]]:
+    """Yield the certificates of earlier requests, besides the `known` ones, in the folders beside `folder`.
+
+    Each comes with the folder that it lies in.
+    """
     wanted = {link.certificate for link in certificate.chain.links[:-1]} - {one.sha256 for one in known}
     for path in [] if folder is None or not wanted else sorted(folder.resolve().parent.glob(f"*/{FILE}")):
-        with suppress(CertificateError):  # what cannot be read is none of the chain
+        with suppress(OutputError):  # what cannot be read is none of the chain
             one = Certificate.read(path)
             if one.sha256 in wanted:
                 wanted.discard(one.sha256)
-                yield one
+                yield path.parent, one
 
 
 def _audits(certificate: Certificate, folder: Path | None) -> Iterator[tuple[str, Verdict]]:
@@ -224,15 +229,17 @@ def _read_as(path: Path, way: ReadAs) -> Records:
     """Read a file as the forgotten records were read; people may bring records without labels or ids."""
     from forsaken.data import readers  # noqa: PLC0415 (a certificate is checked without reading data first)
 
-    tables = {".parquet": readers.read_parquet, ".csv": readers.read_csv}
-    read = tables.get(path.suffix.lower()) if path.is_file() else None
-    if read is None:
+    if path.suffix.lower() not in readers.TABLES or not path.is_file():
         return readers.read_records(path, size=way.size if path.is_dir() else None)
-    table = read(path)
+    beside = [name for name in dict.fromkeys((way.id, way.group)) if name]
+    table = readers.read_table(path, [name for name in beside if name != way.label])
     label = way.label if way.label in table.column_names else readers.LABEL
     if label != way.label and label in table.column_names:
         raise DataError(f"{path} has no column {way.label!r}, the labels of the forgotten records; rename its column")
-    columns = [name for name in dict.fromkeys((way.id, way.group)) if name and name in table.column_names]
+    columns = [name for name in beside if name in table.column_names]
+    if way.features is not None and set(way.features) <= set(table.column_names):
+        others = [name for name in table.column_names if name not in way.features]
+        table = table.select([*others, *way.features])  # records of the same columns are the same in any order
     return readers.from_table(table, str(path), label=label, size=way.size, columns=columns)
 
 

@@ -9,7 +9,6 @@ from itertools import pairwise
 
 import numpy as np
 from markupsafe import Markup
-from sklearn.manifold import TSNE
 from threadpoolctl import threadpool_limits  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
 from forsaken.auditing.result import Curve, Divergence, Spread
@@ -454,6 +453,8 @@ def _arranged(points: Array) -> tuple[Array, bool]:
     if different < _FEW or points.shape[1] < 2:
         second = points[:, 1] if points.shape[1] > 1 else np.zeros(len(points))
         return np.column_stack([points[:, 0], second]), False
+    from sklearn.manifold import TSNE  # noqa: PLC0415 (slow to import, and few pages have a map)
+
     perplexity = min(_PERPLEXITY, (len(points) - 1) / 3)
     with threadpool_limits(1):  # several threads add up in any order, and the page would differ from run to run
         spots = TSNE(init="pca", perplexity=perplexity, max_iter=500, random_state=0).fit_transform(points)

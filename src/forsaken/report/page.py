@@ -26,8 +26,8 @@ _PROFILES = {
 }
 _TOLD_FROM = {
     "quick": "",
-    "standard": "the forgotten records told from samples that were never seen",
-    "full": "each told from retrained models, over all pairs of a record and a model",
+    "standard": "LiRA, the forgotten records told from samples that were never seen",
+    "full": "U-LiRA, each told from retrained models, over all pairs of a record and a model",
 }
 # What the templates call by name.
 _CALLED: tuple[Callable[..., Any], ...] = (

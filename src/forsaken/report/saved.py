@@ -14,12 +14,11 @@ from forsaken._untrusted import UnreadableError, read_npz
 from forsaken.auditing.result import EARLIER, PROFILES, Audit
 from forsaken.errors import OutputError
 from forsaken.jobs.certificate import Certificate
-from forsaken.jobs.disclosure import LEAST_RECORDS
 from forsaken.jobs.output import ARRAYS, AUDITS, CERTIFICATE, RECORD_KEY, REPORT, RESULT
 from forsaken.jobs.seal import changed_files, is_sealed, seal_key
 from forsaken.result import Result, Verdict
 from forsaken.types import Array
-from forsaken.verdict import strictest
+from forsaken.verdict import LEAST_RECORDS, strictest
 
 __all__ = ["ARRAYS", "AUDITS", "CERTIFICATE", "REPORT", "RESULT", "Run", "read_run", "verdict_of"]
 

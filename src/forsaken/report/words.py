@@ -11,9 +11,9 @@ from datetime import datetime
 from forsaken.jobs.certificate import Certificate
 from forsaken.jobs.disclosure import TOO_FEW
 from forsaken.result import Result, Retrained, Verdict
-from forsaken.unlearning.forsaken.targets import OUT_OF_FOLD
 
 MEMBER = 0.5  # a sample with a higher membership score is taken for a member
+OUT_OF_FOLD = "out-of-fold"  # as in forsaken.unlearning.forsaken.targets, which takes long to import
 WEAK = 0.6  # an oracle of less balanced accuracy is hardly better than a coin
 _FEW = 30  # records of which a rate says little
 _APART = 0.1  # of an AUC from 0.5, from which on the page says so

@@ -10,6 +10,7 @@ import pytest
 import torch
 from audit_case import METHOD, Small
 from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import auc
 
 import forsaken
 from forsaken import METHODS, Audit, Recipe, Training
@@ -17,6 +18,7 @@ from forsaken.bench.networks import mlp
 from forsaken.data.samples import Samples, join
 from forsaken.errors import InputError, SettingsError
 from forsaken.models.logits import LogitModel
+from forsaken.report.page import _TOLD_FROM as TOLD_FROM
 from forsaken.types import Tick
 
 FAST = Recipe(20, 16, 1e-2)
@@ -60,6 +62,11 @@ def test_a_method_that_does_nothing_is_no_better_than_the_originals(trained):
 def test_standard_attacks_with_references_the_weights_and_time(trained):
     ticks: list[Tick] = []
     found = audit(trained, profile="standard", models=4, progress=ticks.append)
+    # The curves are those of LiRA, as the page says.
+    shown, idle = (next(curve for curve in found.roc if curve.name == name) for name in ("unlearned", "doing nothing"))
+    assert auc(shown.fpr, shown.tpr) == pytest.approx(found["lira_auc"].value, abs=1e-3)
+    assert auc(idle.fpr, idle.tpr) == pytest.approx(found["lira_auc"].before, abs=1e-3)
+    assert "LiRA" in TOLD_FROM["standard"]
     names = {number.name for number in found.numbers}
     assert {"rmia_auc", "lira_auc", "white_box_auc", "white_box_fr", "relearn_steps", "fr", "accuracy"} <= names
     assert found["relearn_steps"].before == 0

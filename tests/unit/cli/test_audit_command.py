@@ -215,6 +215,14 @@ def test_a_missing_oracle_is_a_note(tmp_path: Path) -> None:
     assert SHADOW["weights"] not in ended.out
 
 
+def test_a_stop_that_was_overridden_on_the_command_line_is_no_other_job(tmp_path: Path, quick: None) -> None:
+    job = write_job(write_world(tmp_path / "job"))
+    assert forsaken("unlearn", job, "--allow", "accuracy-loss").code in (0, 4)
+    assert not [told for told in forsaken("audit", job, "--json").json["warnings"] if "job file has changed" in told]
+    job.write_text(job.read_text() + "\n[chain]\nmax_drift = 3.0\n")
+    assert [told for told in forsaken("audit", job, "--json").json["warnings"] if "job file has changed" in told]
+
+
 def test_the_help_promises_no_more_than_is_kept() -> None:
     told = " ".join(forsaken("audit", "--help").out.split())
     assert "A full audit of networks that was stopped goes on with the models that were finished." in told

@@ -14,8 +14,10 @@ from typer.testing import CliRunner, Result
 
 from forsaken.cli.init import init
 from forsaken.errors import OutputError
-from forsaken.jobs.configuration import read_job, target_of
+from forsaken.jobs.configuration import _MOST_FOLDS, read_job, target_of
+from forsaken.jobs.references import FOLDS
 from forsaken.references.fitting import Costs
+from forsaken.references.table import BUDGET
 
 
 def run(*words: str) -> Result:
@@ -28,6 +30,13 @@ def run(*words: str) -> Result:
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+def test_it_tells_the_numbers_of_the_code(here: Path) -> None:
+    told = run().stdout
+    text = " ".join((here / "forsaken.toml").read_text().replace("#", " ").split())
+    assert f'"auto", or 2 to {_MOST_FOLDS}.' in text
+    assert f"trains {FOLDS} to {BUDGET} models like yours" in told
 
 
 def test_writes_a_job_that_is_valid_as_it_stands(here: Path) -> None:

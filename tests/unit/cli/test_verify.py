@@ -334,6 +334,18 @@ class TestVerify:
         assert done.exit_code == 3
         assert "not named in this one" in done.stdout
 
+    def test_folders_beside_it_that_are_none_of_the_chain(self, run: Run) -> None:
+        for name in ("1", "2", "earlier form", "no file"):
+            Path(name).mkdir()
+        first = make(b"older", b"old")
+        first.write("1/certificate.json")
+        make(b"old", b"new", first).write("2/certificate.json")
+        Path("earlier form", "certificate.json").write_text('{"kind": "forsaken.certificate"}')
+        Path("no file", "certificate.json").mkdir()
+        done = run("verify", "2/certificate.json", "--weights", "m.pt", "--any-signer", "--chain")
+        assert done.exception is None or isinstance(done.exception, SystemExit)
+        assert "all 2 requests join up" in done.stdout
+
     @pytest.mark.parametrize(
         ("words", "kind", "message"),
         [
@@ -373,6 +385,19 @@ class TestRecordsAsTheyWereRead:
         assert check_records(stated, Path("bare.csv"), RECORD_KEY).passed is True
         Path("other.csv").write_text("age\n3\n")
         assert check_records(stated, Path("other.csv"), RECORD_KEY).passed is False
+
+    def test_columns_may_stand_in_another_order(self) -> None:
+        table = pa.table({"age": [1.0, 2.0], "size": [3.0, 4.0], "label": [0, 1]})
+        pq.write_table(table, "r.parquet")
+        pq.write_table(table.select(["size", "label", "age"]), "turned.parquet")
+        features = ("age", "size")
+        stated = self.stated(read_records("r.parquet"), features=features)
+        stated.write("r.json")
+        assert Certificate.read("r.json") == stated
+        for name in ("r.parquet", "turned.parquet"):
+            assert check_records(stated, Path(name), RECORD_KEY).passed is True
+        # A certificate that does not state them was made of a file in this order.
+        assert check_records(self.stated(read_records("r.parquet")), Path("r.parquet"), RECORD_KEY).passed is True
 
     def test_another_label_column_is_not_guessed(self) -> None:
         stated = self.stated(read_records("forget.csv"), label="topic")

@@ -318,6 +318,18 @@ def test_records_know_their_kind_and_give_rows_in_the_order_asked_for() -> None:
         texts.samples()
 
 
+def test_pictures_whose_names_are_no_text_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "pictures" / "cat").mkdir(parents=True)
+    (tmp_path / "pictures" / "cat" / "1.png").write_bytes(picture(RED))
+    try:
+        Path(os.fsdecode(bytes(tmp_path / "pictures" / "cat") + b"/M\xfcller.png")).write_bytes(picture(RED))
+    except OSError:
+        pytest.skip("this file system takes names in UTF-8 alone")
+    told = refusal(tmp_path / "pictures", DataError)
+    assert r"the name of the picture cat/M\udcfcller.png in" in told
+    assert "is not UTF-8; rename it" in told
+
+
 def test_pictures_become_samples_with_channels_first() -> None:
     pixels = np.arange(2 * 3 * 4 * 3, dtype=np.uint8).reshape(2, 3, 4, 3)
     samples = Records(pixels, np.array([1, 0])).samples()

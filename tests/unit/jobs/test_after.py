@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import safetensors.torch
@@ -107,6 +108,53 @@ def test_without_references_the_key_is_handed_on(tmp_path: Path, quick: None) ->
     assert [{hashes[120], hashes[121]}, {hashes[122], hashes[123]}] == [set(each) for each in found]
 
 
+def test_rows_are_added_to_the_table_of_the_request_before(tmp_path: Path, quick: None) -> None:
+    folder = write_world(tmp_path / "job")
+    whole = pq.read_table(folder / "train.parquet")
+    more = {"references": {"folds": 2}, "audit": {"recipe": RECIPE}}
+    pq.write_table(whole.slice(0, 126), folder / "train.parquet")  # the table lacks the last six rows
+    job = write_job(folder, data=asked(1), **more)
+    assert forsaken("references", "fit", job).code == 0
+    pq.write_table(whole, folder / "train.parquet")
+    assert forsaken("unlearn", job).code == 0
+    job, out = write_job(folder, data=asked(4), **more), folder / "forgotten"  # two of the six
+    next_one = ("unlearn", job, "--after", out)
+    refused = forsaken(*next_one)
+    assert refused.code == 2
+    advised = f"forsaken references extend {job} --after {out}"
+    assert advised in refused.err
+    # The table that the certificate states stays as it is, also where a job file names it.
+    own = {"model": {"weights": "forgotten/model.safetensors"}, "audit": {"recipe": RECIPE}}
+    own |= {"references": {"folds": 2, "file": "forgotten/references.safetensors"}}
+    in_place = forsaken("references", "extend", write_job(folder, "own.toml", data={"id": "id"}, **own))
+    assert in_place.code == 2
+    assert "is as the certificate beside it states" in in_place.err
+    longer = forsaken(*advised.split()[1:], "--json")
+    assert longer.code == 0, longer.err
+    assert (longer.json["added"], longer.json["rows"]) == (6, 130)
+    assert Path(longer.json["file"]).parent == folder
+    assert forsaken(*advised.split()[1:], "--json").json["added"] == 0
+    ended = forsaken(*next_one)
+    assert ended.code == 0, ended.err
+    check = ("--weights", out / "model.safetensors", "--any-signer")
+    assert "No check failed" in forsaken("verify", out / "certificate.json", *check).out
+    # The request after that takes its own folder's table again.
+    job = write_job(folder, data=asked(5), **more)
+    third = forsaken("unlearn", job, "--after", folder / "forgotten-2")
+    assert third.code == 0, third.err
+    assert len(References.load(folder / "forgotten-3" / "references.safetensors", key=bytes(32))) == 126
+
+
+def test_the_key_of_the_chain_comes_before_that_of_a_run_that_is_replaced(tmp_path: Path, quick: None) -> None:
+    folder = write_world(tmp_path / "job")
+    run(write_job(folder, data=asked(1)))
+    run(write_job(folder, data=asked(3)), out=folder / "forgotten-2")
+    ended = forsaken("unlearn", write_job(folder, data=asked(2)), "--after", folder / "forgotten", "--force")
+    assert ended.code == 0, ended.err
+    first, second = (folder / name / "records.key" for name in ("forgotten", "forgotten-2"))
+    assert read_record_key(first) == read_record_key(second)
+
+
 def test_the_dry_run_and_another_folder(tmp_path: Path, quick: None) -> None:
     folder = write_world(tmp_path / "job")
     run(write_job(folder, data=asked(1)))
@@ -162,28 +210,93 @@ def test_row_numbers_are_refused_since_they_have_changed(tmp_path: Path) -> None
     assert job_after(read_job(write_job(folder, data={"forget": "two.parquet"})), folder / "again").data.train
 
 
+@pytest.mark.parametrize("cleaned", ["rows", "none"])
+def test_records_of_earlier_requests_must_not_be_kept(tmp_path: Path, cleaned: str, quick: None) -> None:
+    folder = write_world(tmp_path / "job")
+    whole = pq.read_table(folder / "train.parquet")
+    output = {"cleaned": cleaned}
+    first = forsaken("unlearn", write_job(folder, data=asked(1), output=output))
+    assert first.code == 0, first.err
+    job = write_job(folder, data=asked(2), output=output)
+    for words in ((), ("--dry-run",)):
+        ended = forsaken("unlearn", job, "--after", folder / "forgotten", *words)
+        assert ended.code == 2
+        assert "2 of the 132 rows of train are records that request 1 of this chain made the model forget" in ended.err
+        assert "(rows 120, 121 of train, counted from 0)" in ended.err
+        assert ("rows-to-delete.csv lists those" in ended.err) is (cleaned == "rows")
+    assert not (folder / "forgotten-2").exists()
+    # The weights named by hand begin the same chain.
+    by_hand = write_job(
+        folder, data=asked(2), model={"weights": "forgotten/model.safetensors"}, output=output | {"folder": "by-hand"}
+    )
+    assert "request 1 of this chain" in forsaken("unlearn", by_hand).err
+    # They are found too where an older request forgot them, and among retain samples of their own file.
+    pq.write_table(whole.filter(~np.isin(whole["id"].to_numpy(), [1120, 1121])), folder / "train.parquet")
+    job = write_job(folder, data=asked(2), output=output)
+    second = forsaken("unlearn", job, "--after", folder / "forgotten")
+    assert second.code == 0, second.err
+    pq.write_table(whole.filter(~np.isin(whole["id"].to_numpy(), [1121, 1122, 1123])), folder / "train.parquet")
+    job = write_job(folder, data=asked(3), output=output)
+    ended = forsaken("unlearn", job, "--after", folder / "forgotten-2")
+    assert "1 of the 129 rows of train are records that request 1" in ended.err
+    pq.write_table(whole.filter(~np.isin(whole["id"].to_numpy(), range(1120, 1124))), folder / "train.parquet")
+    pq.write_table(whole.take([0, 122]), folder / "retain.parquet")
+    job = write_job(folder, data=asked(3) | {"retain": "retain.parquet"}, output=output)
+    ended = forsaken("unlearn", job, "--after", folder / "forgotten-2")
+    assert "1 of the 2 rows of retain are records that request 2" in ended.err
+    # Who asks for them again may: they are not kept.
+    pq.write_table(whole, folder / "train.parquet")
+    again = {"id": "id", "forget": {"of": "train", "ids": [1120, 1121, 1122, 1123, 1124]}}
+    job = write_job(folder, data=again, output=output)
+    assert forsaken("unlearn", job, "--after", folder / "forgotten-2", "--dry-run").code == 0
+
+
+def test_without_the_key_nobody_can_look_for_them(tmp_path: Path, quick: None) -> None:
+    folder = write_world(tmp_path / "job")
+    run(write_job(folder, data=asked(1), output={"cleaned": "rows"}))
+    (folder / "forgotten" / "records.key").unlink()
+    ended = forsaken("unlearn", write_job(folder, data=asked(2)), "--after", folder / "forgotten", "--json")
+    assert ended.code == 0, ended.err
+    assert any("the record key of the chain was not found" in text for text in ended.json["result"]["warnings"])
+
+
+def test_copies_that_stayed_in_the_cleaned_data_are_told(tmp_path: Path, quick: None) -> None:
+    folder = write_world(tmp_path / "job")
+    whole = pq.read_table(folder / "train.parquet")
+    twin = whole.slice(120, 1).set_column(whole.column_names.index("id"), "id", [[2000]])
+    pq.write_table(pa.concat_tables([whole, twin]), folder / "train.parquet")
+    run(write_job(folder, data=asked(1)))
+    ended = forsaken("unlearn", write_job(folder, data=asked(2)), "--after", folder / "forgotten", "--json")
+    assert ended.code == 0, ended.err
+    (told,) = [text for text in ended.json["result"]["warnings"] if "copies of them stayed in" in text]
+    assert "1 of the 131 rows of train" in told
+
+
 def test_pictures_must_be_deleted_first(tmp_path: Path) -> None:
     folder = write_world(tmp_path / "job")
     draw = np.random.default_rng(0)
-    for at in range(24):
-        place = folder / "pictures" / "ab"[at % 2]
-        place.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(draw.integers(0, 255, (2, 2, 3), dtype=np.uint8)).save(place / f"{at}.png")
+    names = {at: f"{'@b'[at % 2]}/{at}.png" for at in range(24)}  # "@" stands behind a quote in a list of rows
+    for name in names.values():
+        place = folder / "pictures" / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(draw.integers(0, 255, (2, 2, 3), dtype=np.uint8)).save(place)
     (folder / "prepare.py").write_text(
         "def flat(records):\n    return records.content.reshape(len(records), -1) / 255.0\n"
     )
-    data = {"train": "pictures", "prepare": "prepare:flat", "test": None, "reference": None, "classes": list("abcd")}
-    forget = {"of": "train", "ids": ["a/0.png", "b/1.png"]}
+    data = {"train": "pictures", "prepare": "prepare:flat", "test": None, "reference": None, "classes": list("@bcd")}
+    forget = {"of": "train", "ids": [names[0], names[1]]}
     method = {"target": "uniform"}
     run(write_job(folder, data=data | {"forget": forget}, method=method))
-    then = data | {"forget": {"of": "train", "ids": ["a/2.png"]}}
+    then = data | {"forget": {"of": "train", "ids": [names[2]]}}
     job = write_job(folder, data=then, method=method)
-    with pytest.raises(OutputError, match="2 of the 2 pictures") as caught:
-        job_after(read_job(job), folder / "forgotten")
-    assert "0.png" not in str(caught.value)
+    ended = forsaken("unlearn", job, "--after", folder / "forgotten", "--dry-run")
+    assert ended.code == 2
+    assert "2 of the 24 rows of train are records that request 1" in ended.err
+    assert "0.png" not in ended.err
     for name in forget["ids"]:
         (folder / "pictures" / name).unlink()
-    assert job_after(read_job(job), folder / "forgotten").data.train == read_job(job).data.train
+    ended = forsaken("unlearn", job, "--after", folder / "forgotten", "--dry-run")
+    assert ended.code == 0, ended.err
 
 
 def test_the_case_and_the_day_it_is_due(tmp_path: Path) -> None:

@@ -18,7 +18,8 @@ from report_runs import make_audit, make_result, typed
 
 from forsaken.auditing.result import Audit
 from forsaken.jobs.certificate import Certificate
-from forsaken.jobs.disclosure import LEAST_RECORDS, audit_without_records, pooled, rounded, without_records
+from forsaken.jobs.disclosure import audit_without_records, pooled, rounded, without_records
+from forsaken.verdict import LEAST_RECORDS
 
 FORGOTTEN, CANDIDATES = 30, 20_600
 # Thirty guesses among 20,600 hit 0.04 of the thirty forgotten ones on average, and more than two less than once in
@@ -143,6 +144,19 @@ def test_no_file_holds_a_mean_over_few_records(tmp_path: Path, count: int) -> No
     assert f"not kept for fewer than {LEAST_RECORDS} records" in (out / "report.html").read_text(encoding="utf-8")
 
 
+def test_neighbours_of_few_records_have_no_mean_either(tmp_path: Path) -> None:
+    folder = write_world(tmp_path / "job")
+    data = {"id": "id", "forget": {"of": "train", "ids": [1121]}}
+    job = write_job(folder, data=data, output={"per_record": None}, audit={"neighbours": "word-dropout"})
+    assert forsaken("unlearn", job).code in (0, 4)
+    assert forsaken("audit", job).code in (0, 4)
+    found = Audit.read(folder / "forgotten" / "audit-quick.json")
+    for name in ("forget_confidence", "neighbour_confidence"):
+        assert (found[name].value, found[name].before, found[name].interval) == (None, None, None)
+    # Beside the numbers of other samples, no number has more than two digits.
+    assert len(f"{found['accuracy'].value:.12g}") > len("0.12")
+
+
 @pytest.mark.parametrize("profile", ["quick", "standard", "full"])
 @pytest.mark.parametrize("count", [1, LEAST_RECORDS - 1])
 def test_no_audit_tells_a_mean_over_few_records(tmp_path: Path, count: int, profile: str) -> None:
@@ -240,13 +254,21 @@ def test_pictures_keep_the_bars_and_the_mean() -> None:
 @pytest.mark.parametrize("count", [LEAST_RECORDS - 1, LEAST_RECORDS])
 def test_an_audit_keeps_no_margins_of_single_records(count: int) -> None:
     whole = Audit.model_validate_json(json.dumps(make_audit() | {"schema": None}))
-    number = whole.numbers[0].model_copy(update={"name": "forget_confidence", "value": 0.123456})
+    number = whole.numbers[0].model_copy(update={"name": "neighbour_confidence", "value": 0.123456})
+    others = number.model_copy(update={"name": "accuracy"})
+    noted = number.model_copy(update={"name": "noted", "note": "with AUC 0.9876 before"})
     claim = whole.claim.model_copy(update={"shown": "With AUC 0.562."})
-    audit = whole.model_copy(update={"numbers": (number, *whole.numbers), "claim": claim})
+    audit = whole.model_copy(
+        update={"numbers": (number, others, noted), "claim": claim, "warnings": ("of AUC 0.9876",)}
+    )
     public = audit_without_records(audit, count)
     assert public.margins == ()
-    assert public["forget_confidence"].value == (None if count < LEAST_RECORDS else 0.123)
-    assert public["u_lira_auc"].value == pytest.approx(0.61)
+    few = count < LEAST_RECORDS
+    assert public["neighbour_confidence"].value == (None if few else 0.123)
+    assert public["accuracy"].value == 0.123456  # what --require decides on
+    assert public["noted"].value == (0.12 if few else 0.123)
+    assert public["noted"].note == ("with AUC 0.99 before" if few else "with AUC 0.9876 before")
+    assert public.warnings == (("of AUC 0.99",) if few else ("of AUC 0.9876",))
     assert [alarm.raised for alarm in public.alarms] == [alarm.raised for alarm in audit.alarms]
     assert bool(public.roc) is (count >= LEAST_RECORDS)
     assert public.claim.shown == ("With AUC 0.56." if count < LEAST_RECORDS else "With AUC 0.562.")

@@ -497,12 +497,12 @@ def test_oracles_that_cannot_judge(folder: Path) -> None:
 
 
 def three(folder: Path, **limits: float) -> list[dict[str, Any]]:
-    found, weights = [], "model.safetensors"
-    for at, ids in enumerate((range(120, 124), range(124, 128), range(128, 132)), start=1):
-        data = {"forget": {"of": "train", "ids": list(ids)}}
+    found, weights, train = [], "model.safetensors", "train.parquet"
+    for at, ids in enumerate((range(1120, 1124), range(1124, 1128), range(1128, 1132)), start=1):
+        data = {"id": "id", "train": train, "forget": {"of": "train", "ids": list(ids)}}
         output = {"folder": f"request{at}"}
         found.append(run(write_job(folder, data=data, model={"weights": weights}, output=output, chain=limits)))
-        weights = f"request{at}/model.safetensors"
+        weights, train = f"request{at}/model.safetensors", f"request{at}/cleaned.parquet"
     return found
 
 
@@ -527,6 +527,16 @@ def test_a_chain_of_three_requests(folder: Path) -> None:
         "verify", out / "certificate.json", "--weights", out / "model.safetensors", *previous, "--any-signer"
     )
     assert told.code == Exit.NOT_SHOWN, told.out
+
+
+def test_the_own_file_of_records_verifies_whatever_the_order_of_its_columns(folder: Path) -> None:
+    records = pq.read_table(folder / "forget.parquet")
+    pq.write_table(records.select(records.column_names[::-1]), folder / "forget.parquet")
+    run(write_job(folder, data={"id": "id"}))
+    out = folder / "forgotten"
+    words = ("--any-signer", "--records", folder / "forget.parquet", "--record-key", out / "records.key")
+    told = forsaken("verify", out / "certificate.json", "--weights", out / "model.safetensors", *words)
+    assert "all 12 are among the 12 forgotten" in told.out
 
 
 def test_a_planted_certificate_is_not_signed_over(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -258,6 +258,11 @@ def too_few(records): return torch.ones(len(records) - 1, 12)
 def nothing(records): return None
 def holes(records): return torch.full((len(records), 12), float("nan"))
 def narrow(records): return torch.ones(len(records), 3)
+
+def quoting(records):
+    if records.content[0].startswith("reference"):
+        raise ValueError(f"cannot embed {records.content[0]}")
+    return embed(records)
 """
 
 
@@ -301,6 +306,12 @@ def test_functions_that_prepare_badly(folder: Path, name: str, words: str) -> No
     with pytest.raises(ForsakenError) as found:
         read(folder, data=texts(folder) | {"prepare": f"own:{name}"})
     assert words in str(found.value)
+
+
+def test_an_error_of_the_function_over_any_set_is_not_quoted(folder: Path) -> None:
+    with pytest.raises(SettingsError, match=r"own:quoting' on reference failed with ValueError at own\.py") as found:
+        read(folder, data=texts(folder) | {"prepare": "own:quoting"})
+    assert "number 0" not in str(found.value)
 
 
 def test_pictures_become_numbers_between_0_and_1(folder: Path) -> None:

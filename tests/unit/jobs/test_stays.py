@@ -126,6 +126,56 @@ def test_the_audit_asks_the_new_pipeline(tmp_path: Path) -> None:
     assert forsaken("audit", tmp_path / "forsaken.toml").code != 1
 
 
+def write_own_words(folder: Path) -> None:
+    """Texts to forget that the model knows by words of their own alone: without these nothing is left to forget."""
+    draw = np.random.default_rng(4)
+    words = [f"w{at}" for at in range(40)]
+
+    def text(label: int, count: int = 12) -> str:
+        return " ".join(draw.choice(words[:25] if label else words[15:], count))
+
+    labels = draw.integers(2, size=200)
+    texts = [text(label) for label in labels]
+    for at in range(12):
+        texts[at] = f"{text(labels[at], 3)} {' '.join(f'own{labels[at]}word{each}' for each in range(6))}"
+    test, other = draw.integers(2, size=100), draw.integers(2, size=60)
+    sets = {
+        "train": (texts, labels),
+        "forget": (texts[:12], labels[:12]),
+        "test": ([text(label) for label in test], test),
+        "reference": ([text(label, 3) for label in other], other),
+    }
+    for name, (content, numbers) in sets.items():
+        pq.write_table(pa.table({"text": content, "label": numbers}), folder / f"{name}.parquet")
+    pipeline = make_pipeline(CountVectorizer(token_pattern=r"\S+"), LogisticRegression(max_iter=500))
+    skops.io.dump(pipeline.fit(texts, labels), folder / "model.skops")
+
+
+def test_a_removal_that_was_enough_is_told_as_such(tmp_path: Path) -> None:
+    write_own_words(tmp_path)
+    found, _ = outcome(tmp_path)
+    assert (found["stopped"], found["mask_density"]) == ("calibrated", 0)
+    line = found["verdict"]["line"]
+    assert "changed no weight" not in line
+    assert line.startswith("Once their vocabulary entries were gone, the samples are not memorised by the method's own")
+
+
+def test_the_audit_asks_the_old_pipeline_what_was_before(tmp_path: Path) -> None:
+    write_own_words(tmp_path)
+    found, _ = outcome(tmp_path)
+    ended = forsaken("audit", tmp_path / "forsaken.toml", "--json")
+    assert ended.code == 0, ended.out
+    audit = ended.json
+    sure = next(each for each in audit["numbers"] if each["name"] == "forget_confidence")
+    assert (sure["before"], sure["value"]) == pytest.approx(
+        (found["forget_confidence"]["before"], found["forget_confidence"]["after"]), abs=1e-6
+    )
+    assert sure["before"] - sure["value"] > 0.1
+    accuracy = next(each for each in audit["numbers"] if each["name"] == "accuracy")
+    assert accuracy["before"] == found["accuracy_before"]
+    assert not [alarm["name"] for alarm in audit["alarms"] if alarm["raised"]]
+
+
 def test_what_stays_is_listed_in_the_result_the_report_and_the_certificate(tmp_path: Path) -> None:
     write_documents(tmp_path, make_pipeline(TfidfVectorizer(), logistic()))
     found, _ = outcome(tmp_path)
