@@ -345,7 +345,8 @@ def when_it_pays(table: References, seconds: float) -> list[str]:
     first = costs.break_even(seconds)
     if first is None:
         return [f"{took}: for requests like this one, retrain instead"]
-    return [f"{took}: with the {costs.seconds:.1f} s of the table counted, it is cheaper from request {first} on"]
+    table_too = f"with the {costs.seconds:.1f} s of the table counted, it is cheaper from request {first} on"
+    return [f"{took}: {table_too}, if it serves so many before it must be fitted anew"]
 
 
 def debts(table: References) -> list[str]:

@@ -85,7 +85,7 @@ from forsaken.unlearning.forsaken.method import GAUSS_NEWTON, SMALL
 from forsaken.unlearning.forsaken.parameters import choose
 from forsaken.unlearning.forsaken.targets import BY_REFERENCES, claim_of
 from forsaken.unlearning.stops import stop_accuracy_loss, stop_unknown_answers
-from forsaken.verdict import LEAST_RECORDS, YARDSTICKS, Evidence, decide
+from forsaken.verdict import ACCURACY_LOSS, LEAST_RECORDS, YARDSTICKS, Evidence, decide
 
 STAGE = "judge"
 JUDGED = ("forget", "kept", "test", "reference")  # the sets whose posteriors models are judged by
@@ -94,6 +94,7 @@ _MODEL = UserModel("it was to forget", memory="in [method] give a batch_size, a 
 
 
 _REMEDY = "run forsaken audit --profile full, or give [references], or [oracle] retrained"  # of a verdict
+_UNLIKE = 0.9  # AUC of telling references from retrained models, from which on they are no yardstick
 _HARDLY = 0.5  # of the distance to the targets: a method that leaves more of it has hardly moved the samples
 
 
@@ -126,11 +127,14 @@ class OutOfFold:
         See `References.spread`.
     claimed : bool
         Whether some of the answers were handed in.
+    worth : float or None
+        See `References.worth_now`.
     """
 
     posteriors: Array
     spread: float | None
     claimed: bool
+    worth: float | None = None
 
     @classmethod
     def of(cls, references: References, forget: Samples) -> OutOfFold | None:
@@ -140,7 +144,7 @@ class OutOfFold:
         except NotHeldOutError:
             return None
         claimed = references.claimed_among(Samples(forget.inputs)) > 0
-        return cls(logits.double().softmax(1).numpy(), references.spread, claimed)
+        return cls(logits.double().softmax(1).numpy(), references.spread, claimed, references.worth_now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -581,6 +585,13 @@ def evidence_of(
         yardstick = "reference models that never saw the samples"
         if references.claimed:
             doubt = "The references were handed in, so nothing here proves that their models never saw the samples."
+        elif references.worth is not None and references.worth >= _UNLIKE:
+            doubt = (
+                "An attack would tell these reference models themselves from retrained ones with an AUC of about "
+                f"{references.worth:.2f}, so answering like them shows little: were they trained as the model was?"
+            )
+        else:
+            doubt = _accuracy_fell(answers, test_labels)
     moved = ""
     if apart is not None and apart.against == "reference" and facts.get("target") not in BY_REFERENCES:
         moved = told_if_moved(apart.before, apart.after, apart.retrained, count, apart.n)
@@ -602,6 +613,20 @@ def evidence_of(
         doubt=doubt,
         remedy=remedy,
         records=count,
+    )
+
+
+def _accuracy_fell(answers: Mapping[str, Posteriors], labels: Array | None) -> str:
+    """Return that the test accuracy fell further than allowed or than chance explains, as a sentence, or nothing."""
+    if labels is None or "test" not in answers["after"]:
+        return ""
+    before, after = (float(correct(answers[model]["test"], labels).mean()) for model in ("before", "after"))
+    lost, chance = before - after, 1.96 * (before * (1 - before) / len(labels)) ** 0.5
+    if lost <= max(ACCURACY_LOSS, chance):
+        return ""
+    return (
+        f"The test accuracy fell by {100 * lost:.1f} points, and no retrained model tells whether forgetting these "
+        "samples has to cost as much."
     )
 
 
