@@ -68,15 +68,16 @@ def groups_of(trials: Iterable[Trial]) -> list[list[Trial]]:
 def parts_of(group: Sequence[Trial]) -> list[list[Trial]]:
     """Cut a group into parts that can run side by side; the first one trains the models that all of them share.
 
-    A row that takes trainings of its own is one part, with all that is measured of it. Models that the store does not
+    A row that takes trainings of its own is one part, with all that is measured of it. The rows that are compared with
+    ensembles are one part, since all of them make the same originals forget. Models that the store does not
     hold (those of studies and of canaries) would be trained again by each part, so that such a group stays whole.
     """
     if any(trial.kind in _WHOLE for trial in group):
         return [list(group)]
     rows: dict[str, list[Trial]] = {}
     for trial in group:
-        long = trial.kind in _STUDIES or _trainings(trial) >= 1
-        rows.setdefault(trial.row if long else "", []).append(trial)
+        part = trial.row if _trainings(trial) >= 1 else ""
+        rows.setdefault("truth" if trial.kind == "truth" else part, []).append(trial)
     short = [rows.pop("")] if "" in rows else []
     return [*short, *rows.values()]
 

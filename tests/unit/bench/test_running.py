@@ -38,6 +38,8 @@ def test_rows_that_train_are_parts_of_their_own_after_the_short_ones() -> None:
     before, smu, references, paper, seen = group
     assert parts_of(group) == [[before, paper], [smu], [references, seen]]
     assert parts_of([smu, references]) == [[smu], [references]]
+    truths = [Trial("digits", 0, row, "truth") for row in ("references", "paper")]
+    assert parts_of([before, *truths, references]) == [[before], truths, [references]], "the same originals"
     studies = [Trial("digits", 0, "fold-models", "worth", {"folds": count}) for count in (2, 4)]
     assert parts_of(studies) == [studies]  # both ask the same models, which only this process has
 
