@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from forsaken._files import write_atomically
+from forsaken.bench.running import commit_of
 from forsaken.provenance import provenance, source_hash
 
 RESULTS = Path(__file__).parent / "results"
@@ -21,23 +21,9 @@ MOVED = 0.25  # the mean density below which a peer left most models as they wer
 def origin() -> dict[str, Any]:
     """Return where a result comes from: the commit, hashes of library and scripts, hardware, versions and time.
 
-    `uncommitted` says whether files of the repository differed from the commit.
+    The commit has a "+" where files of the repository differ from it.
     """
-
-    def git(*words: str) -> str:
-        place = RESULTS.parent
-        done = subprocess.run(["git", *words], cwd=place, capture_output=True, text=True, check=True)  # noqa: S603, S607
-        return done.stdout.strip()
-
-    try:
-        commit, changed = git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--", ".", "../src"))
-    except (OSError, subprocess.CalledProcessError):  # no git, or a copy that is no repository
-        return provenance() | {"commit": None, "scripts_sha256": source_hash(RESULTS.parent)}
-    return provenance() | {
-        "commit": commit,
-        "uncommitted": changed,
-        "scripts_sha256": source_hash(RESULTS.parent),
-    }
+    return provenance() | {"commit": commit_of(RESULTS.parents[1]), "scripts_sha256": source_hash(RESULTS.parent)}
 
 
 def seeds(text: str) -> list[int]:

@@ -20,6 +20,7 @@ import torch
 from transformers import GPT2Config, GPT2ForSequenceClassification
 
 import forsaken
+from forsaken.bench.networks import vgg16
 from forsaken.models.logits import LogitModel
 from forsaken.models.weights import changes
 from forsaken.provenance import provenance
@@ -109,7 +110,7 @@ def fixed_costs(records: int) -> dict[str, float]:
     """
     draw = torch.Generator().manual_seed(100)
     torch.manual_seed(100)
-    model = vgg16().eval()
+    model = vgg16(10, batch_norm=False)[1:].eval()  # without the layer that scales pixels
     pictures = torch.randn(64 + records, 3, 32, 32, generator=draw)
     curvature = forsaken.Curvature.fit(model, pictures[:64])
     with torch.no_grad():
@@ -148,21 +149,6 @@ def fixed_costs(records: int) -> dict[str, float]:
         "outside_passes": statistics.median(outside[1:]),
         "in_passes": statistics.median(inside[1:]),
     }
-
-
-def vgg16() -> torch.nn.Module:
-    """Return VGG-16's convolutions for pictures of 32 x 32, with one linear layer."""
-    layers: list[torch.nn.Module] = []
-    before = 3
-    for width in (64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 512, 0):
-        if width:
-            layer = torch.nn.Conv2d(before, width, 3, padding=1)
-            torch.nn.init.kaiming_normal_(layer.weight)
-            layers += [layer, torch.nn.ReLU()]
-            before = width
-        else:
-            layers.append(torch.nn.MaxPool2d(2))
-    return torch.nn.Sequential(*layers, torch.nn.Flatten(), torch.nn.Linear(512, 10))
 
 
 def main() -> None:

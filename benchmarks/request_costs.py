@@ -15,8 +15,6 @@ the scenario's own.
 from __future__ import annotations
 
 import argparse
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -29,6 +27,7 @@ from forsaken import Curvature, Forsaken, References
 from forsaken.bench.networks import build, fit
 from forsaken.bench.scenarios.scenario import Scenario
 from forsaken.bench.scenarios.table import load_scenario
+from forsaken.bench.store import clocked
 from forsaken.data.nest import leaves
 from forsaken.data.samples import Samples
 from forsaken.models.logits import predict_logits
@@ -44,26 +43,6 @@ FOLDS, VIEWS = 4, 3
 SIZES = (128, 256, 512, 1024, 2048)  # of batches
 
 
-def timed(
-    scenario: Scenario, data: Samples, seed: int, device: str, progress: Progress, stage: str
-) -> tuple[Any, float]:
-    """Train a model, and return it with its seconds."""
-    start = time.perf_counter()
-    model = fit(scenario, data, seed=seed, device=device, progress=progress, stage=stage)
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return model, time.perf_counter() - start
-
-
-def clocked(act: Callable[[], Any]) -> tuple[Any, float]:
-    """Return what a function returns, and its seconds."""
-    start = time.perf_counter()
-    found = act()
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return found, time.perf_counter() - start
-
-
 def throughput(scenario: Scenario, device: str) -> dict[str, float]:
     """Return the rows a second that a training passes, by batch size."""
     found = {}
@@ -75,7 +54,7 @@ def throughput(scenario: Scenario, device: str) -> dict[str, float]:
                 make = partial(build, scenario.network, scenario.given)
                 return train(make, scenario.train, recipe, seed=0, device=device, steps=steps)
 
-            found[f"rows_per_second_{size}"] = steps * size / clocked(some)[1]
+            found[f"rows_per_second_{size}"] = steps * size / clocked(some).seconds
     return found
 
 
@@ -100,11 +79,14 @@ def table_of(scenario: Scenario, target: Any, retrained: Any, views: int) -> Ref
 def measured(scenario: Scenario, seed: int, device: str, repeats: int, progress: Progress) -> dict[str, Any]:
     """Return the seconds of everything, and their ratios."""
     few = replace(scenario, recipe=replace(scenario.recipe, epochs=1))
-    warm, _ = timed(few, scenario.train, seed, device, progress, "warm up")  # the first pass takes longer
+    on: dict[str, Any] = {"device": device, "progress": progress}
+    warm = fit(few, scenario.train, seed=seed, stage="warm up", **on)  # the first pass takes longer
     Curvature.fit(warm, Samples(scenario.train.inputs), rows=256)
-    target, training = timed(scenario, scenario.train, seed * 10 + 1, device, progress, "train the target")
-    retrained, retrain = timed(scenario, scenario.kept, seed * 10 + 3, device, progress, "retrain")
-    curvature, fitted = clocked(lambda: Curvature.fit(target, Samples(scenario.train.inputs)))
+    trained = clocked(partial(fit, scenario, scenario.train, seed=seed * 10 + 1, stage="train the target", **on))
+    again = clocked(partial(fit, scenario, scenario.kept, seed=seed * 10 + 3, stage="retrain", **on))
+    target, retrained, retrain = trained.model, again.model, again.seconds
+    fitted = clocked(lambda: Curvature.fit(target, Samples(scenario.train.inputs)))
+    curvature = fitted.model
     forget, method = Samples(scenario.forget.inputs), Forsaken.out_of_fold()
     # what a job draws; large networks make no use of it
     retain = Samples(scenario.kept.rows(range(min(1000, len(scenario.kept) // 10))).inputs)
@@ -121,8 +103,8 @@ def measured(scenario: Scenario, seed: int, device: str, repeats: int, progress:
         if views == 0:
             told["first_unlearn_seconds"] = first.seconds
             without = partial(curvature.without, target, found[0].model, forget)
-            _, *again = [clocked(without)[1] for _ in range(repeats + 1)]
-            told["moments_seconds"] = float(np.median(again))
+            _, *spent = [clocked(without).seconds for _ in range(repeats + 1)]
+            told["moments_seconds"] = float(np.median(spent))
             told["density"] = found[0].density
     moments = told["moments_seconds"] or 0.0
     for name in ("", "_with_views"):
@@ -131,9 +113,9 @@ def measured(scenario: Scenario, seed: int, device: str, repeats: int, progress:
     passes = scenario.recipe.epochs * len(scenario.train)
     told |= {
         "retrain_seconds": retrain,
-        "train_seconds": training,
+        "train_seconds": trained.seconds,
         "retrain_passes": scenario.recipe.epochs * len(scenario.kept),
-        "curvature_seconds": fitted,
+        "curvature_seconds": fitted.seconds,
         "curvature_share_of_passes": curvature.rows / passes,
         "curvature_mebibytes": curvature.bytes / 2**20,
     }

@@ -46,9 +46,10 @@ def fan_out(
         The arguments of `work`; results come in this order.
     engine : str
         "local": in this process, one after the other, since torch uses all cores already. "processes": side by side in
-        processes of their own on this machine, from which small networks on a GPU gain most. "ray": on the Ray that
-        this process is connected to, or the one that RAY_ADDRESS names, or a new one on this machine that ends with the
-        call. "ray://host:port": on the cluster at that address, whose machines need this package too.
+        processes of their own on this machine, from which small networks on a GPU gain most; one item, or one
+        worker, is done in this process. "ray": on the Ray that this process is connected to, or the one that
+        RAY_ADDRESS names, or a new one on this machine that ends with the call. "ray://host:port": on the cluster at
+        that address, whose machines need this package too.
     workers : int, optional
         How many items may run at the same time; by default as many as there are cores, or as Ray has room for.
     gpus : float
@@ -133,6 +134,7 @@ def _in_processes(work: Callable[[T], R], items: Sequence[T], at_once: int, keep
             'use engine="local"'
         ) from error
     finally:
+        torch.set_num_threads(threads)  # one item or one worker runs in this process, and `work` may change them
         # Idle workers would wait for five minutes for more work, and hold the memory of a GPU.
         get_reusable_executor(reuse=True).shutdown(kill_workers=True)
 

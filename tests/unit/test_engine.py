@@ -10,6 +10,7 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 
 from forsaken.engine import check_engine, fan_out
 from forsaken.errors import DataNotFoundError, ForsakenError, OverlapError, SettingsError, UnknownNameError
@@ -105,6 +106,17 @@ def test_no_process_waits_for_more_work() -> None:
     (process, *_) = fan_out(lambda item: os.getpid(), [1, 2], engine="processes", workers=2)
     with pytest.raises(ProcessLookupError):
         os.kill(process, 0)
+
+
+@pytest.mark.parametrize(("items", "workers"), [([1], 4), ([1, 2], 1)])
+def test_work_that_one_worker_does_leaves_the_threads_of_this_process(items: list[int], workers: int) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        fan_out(lambda _: torch.set_num_threads(1), items, engine="processes", workers=workers)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_a_process_that_dies_is_told() -> None:

@@ -157,17 +157,16 @@ class Ensembles:
                 done += len(seeds)
             tell(0)
             return
-        # The workers may have no access to the folder, so this process writes what they measured.
-        for chunk in fan_out(
+        yield from fan_out(
             self._measured,
             chunks,
             engine=engine,
             workers=workers,
             progress=lambda tick: tell(len(models) * tick.done / tick.total),
             stage="train",
-        ):
-            self._keep(chunk)
-            yield chunk
+            # The workers may have no access to the folder, so this process writes what each measured, as it comes.
+            received=lambda _, chunk: self._keep(chunk),
+        )
 
     def _chunks(self, models: Sequence[Model]) -> Iterator[tuple[str, list[int]]]:
         size = self.at_once or (self._chunk_size() if models else 1)

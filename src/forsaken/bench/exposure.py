@@ -18,7 +18,7 @@ from scipy import stats
 from torch import nn
 
 from forsaken.auditing.exposure import CanaryFormat, exposure, extract
-from forsaken.bench.rows import BEFORE, RETRAINED, row_named
+from forsaken.bench.rows import BEFORE, RETRAINED, method_of, row_named
 from forsaken.bench.scenarios.canaries import DIGITS, END, PHRASE
 from forsaken.bench.scenarios.scenario import Scenario
 from forsaken.bench.scenarios.table import plan_named
@@ -31,9 +31,7 @@ from forsaken.models.sequences import causal, matched_targets, positions
 from forsaken.oracles.sequences import SequenceOracle
 from forsaken.references.curvature import Curvature
 from forsaken.types import Array, Progress, silent
-from forsaken.unlearning.base import Unlearner
-from forsaken.unlearning.forsaken.method import GAUSS_NEWTON, Forsaken
-from forsaken.unlearning.methods import build
+from forsaken.unlearning.forsaken.method import GAUSS_NEWTON
 
 NEGLIGIBLE = 10  # bits of exposure, below which the paper calls the risk of an extraction negligible
 BEAM = 200
@@ -210,12 +208,12 @@ def _forgotten(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what is left after a request, and what the request took.
 
-    A model in the middle of a request is what the same request leaves that may take fewer rounds.
+    The model after k rounds is found by running the same request with `rounds=k`.
     """
     given, numbers = _given(stage, name, settings)
 
     def request(**changes: Any) -> Trained:
-        method = _method(name, {**settings, **changes})
+        method = method_of(name, {**settings, **changes})
         more: dict[str, Any] = {"forward": causal, "seed": stage.scenario.seed, "progress": progress}
         return clocked(lambda: method(stage.target.model, **given, **more))
 
@@ -243,13 +241,6 @@ def doubling(end: int) -> list[int]:
     [1, 2, 4, 8]
     """
     return [2**power for power in range(max(0, end - 1).bit_length())]
-
-
-def _method(name: str, settings: Mapping[str, Any]) -> Unlearner:
-    row = row_named(name)
-    if row.method != "forsaken":
-        return build(row.method, dict(settings))
-    return Forsaken.paper(**settings) if row.preset == "paper" else Forsaken(**settings)
 
 
 def _given(stage: LanguageStage, name: str, settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

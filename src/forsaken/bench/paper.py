@@ -1,7 +1,7 @@
 """The numbers of the paper (Liu et al., "Learn to Forget"), table by table, as our results stand beside them.
 
-Shares are fractions, seconds are seconds. A column that ends in `_variance` is what the paper calls the variance over
-its ten trials; those of seconds are left out. Figures have no printed numbers, so they are not here.
+Shares are fractions, seconds are seconds. What the paper calls the variance over its ten trials is left out. Figures
+have no printed numbers, so they are not here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _by_scenario(scenarios: tuple[str, ...], rows: tuple[str, ...], text: str) -
     }
 
 
-# Table forgetting_rate and Table forgetting_rate_id, in percent: average and variance.
+# Table forgetting_rate and Table forgetting_rate_id, in percent.
 _FR = _by_scenario(
     OOD,
     _METHODS,
@@ -46,28 +46,6 @@ _FR = _by_scenario(
     84.77 94.04 62.25 87.42 90.72
     83.13 86.25 69.38 81.25 84.38
     85.47 90.12 86.86 84.31 87.21
-    """,
-)
-_FR_VARIANCE = _by_scenario(
-    OOD,
-    _METHODS,
-    """
-    0.34 0.44 4.89 0.79 1.21
-    0.28 0.69 5.94 0.63 0.73
-    0.41 1.32 4.13 2.89 1.59
-    0.16 0.79 6.33 0.41 1.14
-    0.13 0.82 2.51 0.76 0.87
-    0.23 0.59 4.47 1.09 1.81
-    """,
-) | _by_scenario(
-    ID,
-    _METHODS,
-    """
-    0.09 2.29 5.77 0.41 0.43
-    0.04 1.63 5.05 1.52 1.46
-    0.11 2.19 6.13 0.71 0.81
-    0.09 1.29 5.33 0.29 0.76
-    0.71 1.84 6.67 0.37 0.84
     """,
 )
 # Table efficiency_comparison: seconds on a Tesla V100.
@@ -220,7 +198,6 @@ def _all() -> dict[tuple[str, str, str], dict[str, float]]:
 
     for name, table, scale in (
         ("fr", _FR, _PERCENT),
-        ("fr_variance", _FR_VARIANCE, _PERCENT),
         ("cfr", _CFR, _PERCENT),
         ("seconds", _SECONDS, 1.0),
         ("parameters", _MILLIONS, 1e6),

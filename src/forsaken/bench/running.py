@@ -68,17 +68,17 @@ def groups_of(trials: Iterable[Trial]) -> list[list[Trial]]:
 def parts_of(group: Sequence[Trial]) -> list[list[Trial]]:
     """Cut a group into parts that can run side by side; the first one trains the models that all of them share.
 
-    A row that takes trainings of its own is one part, with all that is measured of it. Models that the store does not
-    hold (those of studies and of canaries) would be trained again by each part, so that such a group stays whole.
+    A row that takes trainings of its own is one part, with all that is measured of it. So are the rows that are
+    compared with ensembles, since all of them make the same originals forget, and each number of folds whose worth is
+    measured. The models of requests in a row are not in the store, and each part would train them again: such a group
+    stays whole.
     """
-    if any(trial.kind in _WHOLE for trial in group):
-        return [list(group)]
-    rows: dict[str, list[Trial]] = {}
+    parts: dict[str, list[Trial]] = {}
     for trial in group:
-        long = trial.kind in _STUDIES or _trainings(trial) >= 1
-        rows.setdefault(trial.row if long else "", []).append(trial)
-    short = [rows.pop("")] if "" in rows else []
-    return [*short, *rows.values()]
+        studied = {"sequence": "sequence", "truth": "truth", "worth": trial.key}.get(trial.kind)
+        parts.setdefault(studied or (trial.row if _trainings(trial) >= 1 else ""), []).append(trial)
+    short = [parts.pop("")] if "" in parts else []
+    return [*short, *parts.values()]
 
 
 def run_trials(
@@ -306,7 +306,6 @@ def _sequence_trainings(trial: Trial) -> float:
 
 # Trainings of the kinds that need many models, which their settings decide.
 _STUDIES = {"sequence": _sequence_trainings, "truth": _truth_trainings, "worth": _worth_trainings}
-_WHOLE = frozenset({"exposure", "sequence", "worth"})  # kinds whose models the store does not keep
 
 
 def _saved(folder: Path) -> _Seconds:

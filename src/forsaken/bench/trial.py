@@ -1,4 +1,4 @@
-"""One trial: everything that is trained for a seed, and how a model that forgot is judged beside it."""
+"""One trial: everything that is trained for a seed."""
 
 from __future__ import annotations
 
@@ -10,14 +10,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from forsaken.auditing.inputs import labels_of
-from forsaken.auditing.judgement import Rates, rates
 from forsaken.bench.networks import ESTIMATORS, build, fit
 from forsaken.bench.scenarios.scenario import Scenario
 from forsaken.bench.scenarios.table import load_scenario
 from forsaken.bench.store import Store, Trained, clocked, content_hash
 from forsaken.data.samples import Samples
-from forsaken.models.logits import posteriors
 from forsaken.oracles.base import OracleReport
 from forsaken.oracles.shadow import ShadowOracle
 from forsaken.provenance import PACKAGE, source_hash
@@ -35,15 +32,6 @@ class Stage:
     train_seconds: float
     retrain_seconds: float
     retrain_processor_seconds: float = 0.0
-
-    def judge(self, model: object) -> Rates:
-        """Judge a model beside the target."""
-        scenario = self.scenario
-        sets = {"forget": scenario.forget, "kept": scenario.unseen_kept, "test": scenario.test}
-        before, after = (
-            {name: posteriors(one, samples) for name, samples in sets.items()} for one in (self.target, model)
-        )
-        return rates(self.oracle, before, after, labels_of(scenario.test))
 
     def oracle_report(self) -> OracleReport:
         """Judge the oracle on the target, where the truth is known."""

@@ -29,7 +29,7 @@ from forsaken.auditing.judgement import correct, members, rates
 from forsaken.bench import exposure, sequences, white_box, worth
 from forsaken.bench.audit import inputs_of
 from forsaken.bench.exposure import LanguageStage
-from forsaken.bench.networks import build, parameter_count
+from forsaken.bench.networks import ESTIMATORS, build, parameter_count
 from forsaken.bench.rows import (
     BEFORE,
     REFERENCES,
@@ -234,10 +234,13 @@ def measure_group(
     first = trials[0]
     scenario = first.changes.scenario(first.scenario, first.seed, progress)
     stage = STAGES.get(first.kind, staged)(scenario, progress, device=first.device, store=store)
+    rows = [trial for trial in trials if trial.kind == "truth"]
     for at, trial in enumerate(trials):
         progress(Tick(f"{first.scenario}, seed {first.seed}", at, len(trials)))
         start = time.perf_counter()
         try:
+            if len(rows) > 1 and trial is rows[0] and store is not None:
+                _train_together(stage, rows, store, progress)
             numbers = KINDS[trial.kind](stage, trial, store, progress)
         except Exception as error:  # noqa: BLE001 (the other trials of the group go on)
             reason = _refusal(error)
@@ -456,21 +459,8 @@ def _recall(model: Any, scenario: Scenario) -> Numbers:
 
 def _truth(stage: Stage, trial: Trial, store: Store | None, progress: Progress) -> Numbers:
     """Return what an ensemble says: U-LiRA by sample and by request, KLoM and accuracies, each beside its floor."""
-    settings = dict(trial.settings)
-    models = int(settings.pop("models", _MODELS))
-    method = method_of(trial.row, settings_of(trial.scenario, trial.row) | settings)
-    plan = plan_of(trial.row, outsiders=stage.scenario.outsiders)
-    ensembles = Ensembles(
-        inputs_of(stage.scenario, stage.target, trial.device),
-        {trial.row: method},
-        originals=models,
-        retrained=2 * models,
-        folder=None if store is None else store.folder / "ensembles",
-        device=trial.device,
-        references={} if plan is None else {trial.row: plan},
-        retains={trial.row: stage.scenario.kept.rows(rows_given(stage, trial.row))},
-    )
-    matrices = ensembles.measure(progress=progress)
+    models = _models(trial)
+    matrices = _ensembles(stage, [trial], store).measure(progress=progress)
     floors = Floors.of(matrices, models, seed=stage.scenario.seed)
     found: Numbers = {"models": models}
     for number in Full(matrices, trial.row, seed=stage.scenario.seed, floors=floors).numbers():
@@ -479,6 +469,47 @@ def _truth(stage: Stage, trial: Trial, store: Store | None, progress: Progress) 
         if number.floor is not None:
             found[f"{number.name}_floor"] = list(number.floor)
     return found
+
+
+def _train_together(stage: Stage, trials: list[Trial], store: Store, progress: Progress) -> None:
+    """Let the same originals forget by the methods of all these trials; each trial finds its part in the store.
+
+    Nothing is kept of what estimators of scikit-learn answer, so that each trial fits its own.
+    """
+    if stage.scenario.network.name in ESTIMATORS:
+        return
+    for count in sorted({_models(trial) for trial in trials}):
+        try:
+            _ensembles(stage, [one for one in trials if _models(one) == count], store).measure(progress=progress)
+        except Exception:  # noqa: BLE001, S112 (it costs its own trial alone, which meets the same error)
+            continue
+
+
+def _ensembles(stage: Stage, trials: list[Trial], store: Store | None) -> Ensembles:
+    """Return the ensembles of trials with equally many models, each of which is a row of its own."""
+    first = trials[0]
+    methods, references, retains = {}, {}, {}
+    for trial in trials:
+        settings = {name: value for name, value in trial.settings.items() if name != "models"}
+        methods[trial.row] = method_of(trial.row, settings_of(trial.scenario, trial.row) | settings)
+        retains[trial.row] = stage.scenario.kept.rows(rows_given(stage, trial.row))
+        plan = plan_of(trial.row, outsiders=stage.scenario.outsiders)
+        if plan is not None:
+            references[trial.row] = plan
+    return Ensembles(
+        inputs_of(stage.scenario, stage.target, first.device),
+        methods,
+        originals=_models(first),
+        retrained=2 * _models(first),
+        folder=None if store is None else store.folder / "ensembles",
+        device=first.device,
+        references=references,
+        retains=retains,
+    )
+
+
+def _models(trial: Trial) -> int:
+    return int(trial.settings.get("models", _MODELS))
 
 
 def _exposure(stage: LanguageStage, trial: Trial, store: Store | None, progress: Progress) -> Numbers:  # noqa: ARG001

@@ -3,8 +3,9 @@
 The black box learnt from the shadow. The white box learns from the target itself, of which half of the members are
 known: half of the kept samples and half of the forget set, beside half of the test set and half of as many strangers
 that were never trained on, under random labels as the forgotten ones were. The other halves are judged; then the two
-change places, so that every sample is judged by an oracle that was not trained on it. As many kept samples are known
-as test samples, or a stranger would seem a non-member for being a stranger.
+change places, so that every sample is judged by an oracle that was not trained on it. The oracle learns from equally
+many kept and test samples, and equally many forgotten and unseen strangers; otherwise it would learn that strangers are
+non-members.
 """
 
 from __future__ import annotations

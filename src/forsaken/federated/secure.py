@@ -119,6 +119,7 @@ def run_secure(grid: Grid, build: Callable[[], nn.Module], config: Any) -> MacFo
     if own.aggregation != "mean":
         raise SettingsError(field="aggregation", value=own.aggregation, expected="'mean' with secure aggregation")
     own.resume(parameters_of(build()))
+    own.last = rounds
     terms = own.announce(nodes)
     workflow = SecAggPlusWorkflow(
         num_shares=1.0,

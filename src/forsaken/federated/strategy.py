@@ -58,7 +58,8 @@ class MacForget(Strategy):
         takes several rounds.
     cover : float
         The standard deviation of the noise that every node adds and takes back; every tenth update and the last one
-        (`last`) leave weights without any.
+        (`last`) leave weights without any. Every node must be asked in every round, so that it can take its noise
+        back: `fraction` must be 1.
     aggregation : str
         "mean", or Flower's "trimmed-mean" (a fifth cut off at both ends) or "krum". The last two are not linear in an
         upload, so that they deform a mask.
@@ -113,6 +114,11 @@ class MacForget(Strategy):
         found.whole("moments", moments, least=0)
         if divisor is None and rule != "mean":
             found.add(f'divisor is None with rule="{rule}"; give the number of samples of all nodes together')
+        if cover and fraction < 1:
+            found.add(
+                f"cover is given beside a fraction of {fraction:g}, and a node that is not asked cannot take its noise "
+                "back; leave one of them out"
+            )
         found.report()
         self.rule, self.divisor, self.aggregation = rule, divisor, aggregation
         self.fraction, self.nodes, self.every, self.timeout = fraction, nodes, moments, timeout

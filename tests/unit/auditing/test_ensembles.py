@@ -142,6 +142,19 @@ def test_everything_that_decides_a_model_decides_its_place(trained, what):
     assert same_originals is (what in ("method", "reference"))
 
 
+def test_what_workers_without_the_folder_measured_is_kept_as_it_comes(trained, tmp_path, monkeypatch):
+    ours = ensembles(trained, tmp_path, at_once=1)
+
+    def killed(work, items, *, received, **_):
+        received(0, replace(ours, folder=None)._measured(items[0]))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("forsaken.auditing.ensembles.fan_out", killed)
+    with pytest.raises(KeyboardInterrupt):
+        ours.measure(engine="ray")
+    assert len(ours.missing()) == len(ours.models) - 1
+
+
 def test_a_function_trains_too_and_is_not_cached(trained, tmp_path):
     found = ensembles(
         trained, tmp_path, training=lambda data, seed: Training(build, FAST).run(data, seed=seed)

@@ -38,8 +38,14 @@ def test_rows_that_train_are_parts_of_their_own_after_the_short_ones() -> None:
     before, smu, references, paper, seen = group
     assert parts_of(group) == [[before, paper], [smu], [references, seen]]
     assert parts_of([smu, references]) == [[smu], [references]]
-    studies = [Trial("digits", 0, "fold-models", "worth", {"folds": count}) for count in (2, 4)]
-    assert parts_of(studies) == [studies]  # both ask the same models, which only this process has
+    truths = [Trial("digits", 0, row, "truth") for row in ("references", "paper")]
+    assert parts_of([before, *truths, references]) == [[before], truths, [references]], "the same originals"
+    folds = [Trial("digits", 0, "fold-models", "worth", {"folds": count}) for count in (2, 4)]
+    assert parts_of(folds) == [[one] for one in folds], "the store holds what the judges say"
+    canaries = [Trial("ptb-canaries", 0, row, "exposure") for row in ("before", "matched", "paper")]
+    assert parts_of(canaries) == [[canaries[0], canaries[2]], [canaries[1]]]
+    requests = [Trial("digits", 0, "references", "sequence", {"order": order}) for order in ("row", "group")]
+    assert parts_of(requests) == [requests], "the store does not hold the originals"
 
 
 def test_what_is_saved_is_not_measured_again(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from forsaken.auditing.inputs import AuditInputs
 from forsaken.bench import trial as stages
 from forsaken.bench import white_box
 from forsaken.bench.networks import build
@@ -22,6 +23,7 @@ from forsaken.errors import SettingsError, UnknownNameError
 from forsaken.models.logits import posteriors
 from forsaken.models.weights import fingerprint
 from forsaken.unlearning.forsaken.method import Forsaken
+from forsaken.unlearning.gradient_ascent import GradientAscent
 from forsaken.unlearning.methods import build as build_method
 
 FEW = Changes(epochs=8)
@@ -39,6 +41,33 @@ def measured(*trials: Trial, store: Store | None = None) -> list[dict[str, Any]]
             raise content
         found.append(content["numbers"])
     return found
+
+
+def test_rows_beside_ensembles_share_the_originals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [Trial("digits", 100, row, "truth", {"models": 4}, FEW) for row in ("forsaken", "fine-tune")]
+    alone = [measured(row, store=Store(tmp_path / row.row))[0] for row in rows]
+    trained, train = list[int](), AuditInputs.train
+
+    def counted(self: AuditInputs, data: Any, of: Any, seeds: Any, **more: Any) -> Any:
+        trained.extend(seeds)
+        return train(self, data, of, seeds, **more)
+
+    monkeypatch.setattr(AuditInputs, "train", counted)
+    assert measured(*rows, store=Store(tmp_path / "together")) == alone
+    assert all("u_lira_auc" in numbers for numbers in alone)
+    assert len(trained) == len(set(trained)) == 4 + 8
+
+
+def test_a_row_that_fails_beside_ensembles_costs_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any, **__: Any) -> Any:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(GradientAscent, "run", broken)
+    rows = [Trial("digits", 100, row, "truth", {"models": 4}, FEW) for row in ("gradient-ascent", "fine-tune")]
+    failed, fine = (content for _, content in measure_group(rows, Store(tmp_path)))
+    assert isinstance(failed, ZeroDivisionError)
+    assert isinstance(fine, dict)
+    assert "u_lira_auc" in fine["numbers"]
 
 
 def test_every_setting_is_part_of_the_key() -> None:

@@ -77,8 +77,14 @@ def originals() -> SequenceStage:
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_requests_in_a_row_forget_everything_in_the_end(originals: SequenceStage, order: str) -> None:
+def test_requests_in_a_row_forget_everything_in_the_end(
+    originals: SequenceStage, order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fitted, fit = [], sequences.References.fit
+    monkeypatch.setattr(sequences, "REFIT", 1)
+    monkeypatch.setattr(sequences.References, "fit", lambda *given, **named: fitted.append(1) or fit(*given, **named))
     numbers = sequences.measured(originals, "references", order, requests=2)
+    assert len(fitted) == len(originals.originals) * (2 if order == "row, refit" else 1), "tables"
     before = sequences.measured(originals, "before", requests=2)["auc_2"]
     assert before > 0.95
     assert numbers["auc_2"] < before - 0.05

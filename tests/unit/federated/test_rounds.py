@@ -13,6 +13,7 @@ from federation import LOCAL, ROWS, WIDTH, ScriptedNode, build, claimed, grid_of
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from torch import nn
 
+from forsaken.data.samples import Samples
 from forsaken.errors import InputError, ModelError, SettingsError
 from forsaken.federated.app import client_app, run_rounds
 from forsaken.federated.client import Node, parameters_of
@@ -407,6 +408,58 @@ def test_cover_of_a_lost_upload_is_not_taken_back(tmp_path: Path, learnt: Vector
     missing = plus(end, plain[-1], -1.0)  # the ordinary upload of node 101 in the round that lost it
     expected = nodes[101]._ordinary(nodes[101].data, Terms(1, "mean", divisor=4, rate=1.0))
     assert apart(missing, {name: part / 4 for name, part in expected.items()}) < 1e-5
+
+
+class QuietNode(ScriptedNode):
+    """A node that learns nothing: all that it uploads is a mask and noise."""
+
+    def _ordinary(self, kept: Samples, terms: Terms) -> Vector:
+        return {name: torch.zeros_like(part) for name, part in super()._ordinary(kept, terms).items()}
+
+
+def test_a_mask_beside_cover_arrives_whole_within_the_bound(tmp_path: Path, learnt: Vector) -> None:
+    """The server shortens no upload, so that the whole mask arrives and all of the noise is taken back."""
+    nodes = nodes_in(tmp_path, kind=QuietNode)
+    nodes[100].requests.file(list(WRONG))
+    strategy = MacForget(cover=0.25, bound=10.6)
+    strategy.last = 2
+    run(strategy, grid_of(nodes), 1, learnt)
+    mask = nodes[100].requests.mask(1)
+    assert mask is not None
+    assert 10.4 < norm(mask) < 10.6, "it would fit, but for the noise"
+    end = run(strategy, grid_of(nodes), 1)[-1]
+    assert apart(plus(learnt, end, -1.0), mask) < 1e-5
+
+
+def test_an_ordinary_upload_leaves_room_for_the_cover(tmp_path: Path, learnt: Vector) -> None:
+    (node,) = nodes_in(tmp_path, count=1, kind=ScriptedNode).values()
+    terms = Terms(0, "mean", divisor=1.0, rate=1.0, bound=2.1, cover=0.02)
+    assert norm(node.round(learnt, terms)[0]) <= terms.bound * 1.0001
+
+
+def test_a_cover_that_is_longer_than_the_bound_is_refused(tmp_path: Path, learnt: Vector) -> None:
+    (node,) = nodes_in(tmp_path, count=1, kind=ScriptedNode).values()
+    with pytest.raises(SettingsError, match=r"smaller cover or a larger bound"):
+        node.round(learnt, Terms(0, "mean", divisor=4.0, rate=1.0, bound=0.5, cover=0.1))
+
+
+@pytest.mark.parametrize("later", [30, 0])
+def test_cover_is_left_where_the_server_cannot_say_what_its_weights_hold(
+    tmp_path: Path, learnt: Vector, later: int
+) -> None:
+    """After more updates than the server has tokens of, and after it went back to an earlier model."""
+    (node,) = nodes_in(tmp_path, count=1, kind=ScriptedNode).values()
+    about: dict[str, Any] = {"rule": "mean", "divisor": 1.0, "rate": 1.0, "horizon": 20}
+    _, first = node.round(learnt, Terms(0, cover=0.1, **about))
+    node.round(learnt, Terms(1, cover=0.1, counted=(first,), **about))
+    terms = Terms(later, **about)
+    upload, _ = node.round(learnt, terms)
+    assert apart(upload, node._ordinary(node.data, terms)) == 0
+
+
+def test_cover_needs_every_node_in_every_round() -> None:
+    with pytest.raises(SettingsError, match="cannot take its noise back"):
+        MacForget(cover=0.1, fraction=0.5)
 
 
 # --- moments, robust rules, settings ----------------------------------------------------------------------------------

@@ -85,6 +85,15 @@ def test_a_node_that_leaves_after_the_keys_were_shared_is_left_out_of_the_sum(tm
     assert apart(secure.theta, plain) < quantum("mean", 1)
 
 
+def test_the_last_round_takes_the_cover_back(tmp_path: Path, learnt: Vector) -> None:
+    config = {"rounds": 3, "bound": BOUND, "nodes": COUNT}
+    plain, covered = (
+        run_secure(secure_grid(nodes_in(tmp_path / name, kind=ScriptedNode)), start_at(learnt), config | more)  # type: ignore[arg-type]
+        for name, more in (("plain", {}), ("covered", {"cover": 0.1}))
+    )
+    assert apart(covered.theta, plain.theta) < 2 * quantum("mean", 3)
+
+
 def test_a_bound_is_needed_and_robust_rules_are_refused(tmp_path: Path) -> None:
     grid = secure_grid(nodes_in(tmp_path, count=3))
     with pytest.raises(SettingsError, match="clipping range"):
