@@ -11,7 +11,6 @@ from forsaken._checks import Problems
 Optimiser: TypeAlias = Literal["adam", "sgd"]
 Schedule: TypeAlias = Literal["constant", "one-cycle"]
 Augmentation: TypeAlias = Literal["mirror-shift", "word-dropout"]
-_SMALLEST = 1e-12  # of a rate or a norm that does something
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +64,12 @@ class Recipe:
         found = Problems("Recipe")
         found.whole("epochs", self.epochs, least=0)
         found.whole("batch_size", self.batch_size, least=1)
-        found.number("learning_rate", self.learning_rate, least=_SMALLEST)
+        found.number("learning_rate", self.learning_rate, least=0.0)
         found.number("weight_decay", self.weight_decay, least=0.0)
         found.choice("optimiser", self.optimiser, get_args(Optimiser))
         found.choice("schedule", self.schedule, get_args(Schedule))
         if self.clip is not None:
-            found.number("clip", self.clip, least=_SMALLEST)
+            found.number("clip", self.clip, least=1e-12)
         if self.augmentation is not None:
             found.choice("augmentation", self.augmentation, get_args(Augmentation))
         found.report()

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from forsaken.bench.networks import mlp, small_convolutions
 from forsaken.data.nest import Nest
 from forsaken.data.samples import Samples
-from forsaken.errors import InputError, UnknownNameError
+from forsaken.errors import InputError, SettingsError, UnknownNameError
 from forsaken.models import augment as place
 from forsaken.models.augment import AUGMENTATIONS, augmentation_named, mirror_shift, word_dropout
 from forsaken.models.ensemble import augmented, train_many, vectorises
@@ -129,8 +129,8 @@ def test_a_view_follows_its_generator_alone(name: str) -> None:
 def test_names_that_are_not_known() -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'word-dropout'"):
         augmentation_named("word_dropout")
-    with pytest.raises(UnknownNameError, match="augmentation"):
-        train(lambda: mlp((12, 3)), BAGS, Recipe(1, 8, 1e-2, augmentation="cutout"), seed=0)
+    with pytest.raises(SettingsError, match="unknown augmentation 'cutout'"):
+        Recipe(1, 8, 1e-2, augmentation="cutout")
 
 
 # --- in a training ---------------------------------------------------------------------------------------------------

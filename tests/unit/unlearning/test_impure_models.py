@@ -144,7 +144,7 @@ def test_references_may_carry_labels_of_another_task() -> None:
         for reference in (foreign, TensorDataset(foreign, torch.arange(30) + 70))
     )
     assert torch.equal(plain.model.weight, labelled.model.weight)
-    with pytest.raises(errors.InputError, match="70 to 99"):
+    with pytest.raises(errors.InputError, match="30 of 30 labels of reference"):
         Forsaken(target="corrected")(model, (X, torch.zeros(8, dtype=torch.long)), (foreign, torch.arange(30) + 70))
 
 
