@@ -205,6 +205,8 @@ def read_parquet(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
         with pq.ParquetFile(path) as file:
             known = file.schema_arrow.names
             return _expanded(file, None if columns is None else [name for name in known if name in columns])
+    except PermissionError as error:
+        raise _closed(path, error) from error
     except _NOT_A_TABLE as error:
         raise DataError(f"{path} cannot be read as Parquet ({_safe(error)}); get or export it again") from error
 
@@ -240,11 +242,17 @@ def _read_csv(path: Path, texts: Sequence[str]) -> pa.Table:
             if name in texts and name != TEXT:
                 filled = pa.compute.not_equal(table[at], "")
                 table = table.set_column(at, name, pa.compute.if_else(filled, table[at], pa.scalar(None, pa.string())))
+    except PermissionError as error:
+        raise _closed(path, error) from error
     except _NOT_A_TABLE as error:
         raise DataError(
             f"{path} cannot be read as CSV ({_safe(error)}); expected a header line, commas, quoted texts, and UTF-8"
         ) from error
     return table
+
+
+def _closed(path: Path, error: OSError) -> DataError:
+    return DataError(f"{path} cannot be read ({error.strerror})", remedy="check who may read it")
 
 
 def _safe(error: Exception) -> str:

@@ -92,11 +92,15 @@ class _UserCode:
         Whether the text of the error is left out, since it may quote a record.
     hidden : tuple of str
         Arguments that the text of the error must not quote, since each may be a password.
+    checked : bool
+        Whether the block only checks what the user's code returned: a complaint of ours, without the words of a
+        library in it, quotes no record.
     """
 
     what: str
     secret: bool = False
     hidden: tuple[str, ...] = ()
+    checked: bool = False
 
     def __enter__(self) -> None:
         return None
@@ -106,6 +110,8 @@ class _UserCode:
     ) -> None:
         if not isinstance(error, Exception | SystemExit) or (isinstance(error, ForsakenError) and not self.secret):
             return
+        if self.checked and isinstance(error, ForsakenError) and error.__cause__ is None:
+            raise SettingsError(f"{self.what} returned what cannot be used: {error}") from None
         told = _told(error, self.secret)
         for text in self.hidden:
             told = told.replace(text, "(an argument)")
@@ -143,7 +149,8 @@ def call(function: Callable[..., Any], key: str, *given: Any, secret: bool = Fal
     Its error becomes a `SettingsError`, with `secret` without the error's text, which may quote a record.
     """
     texts = tuple(value for value in arguments.values() if isinstance(value, str) and value)
-    with contextlib.redirect_stdout(sys.stderr), _UserCode(key, secret, texts):
+    checked = str(getattr(function, "__module__", "")).startswith("forsaken.")
+    with contextlib.redirect_stdout(sys.stderr), _UserCode(key, secret, texts, checked):
         return function(*given, **arguments)
 
 

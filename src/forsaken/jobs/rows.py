@@ -147,7 +147,18 @@ class Reader:
             problem = f"{name}: {path} has no column {data.label!r} (found: {', '.join(table.column_names)})"
             raise DataError(problem, field="label", remedy="name the one of the labels")
         beside = [each for each in named if each in table.column_names]
-        records = from_table(table, str(path), label=label, size=data.size, columns=beside, progress=self.progress)
+        try:
+            records = from_table(table, str(path), label=label, size=data.size, columns=beside, progress=self.progress)
+        except DataError as error:
+            if gone := [
+                each for each in named if each not in table.column_names
+            ]:  # misspelt, it is taken for a feature
+                found = ", ".join(table.column_names)
+                problem = (
+                    f"{name}: {path} has no column {gone[0]!r}, which the job file names (found: {found}); {error}"
+                )
+                raise DataError(problem) from error
+            raise
         return Rows(name, records, name, np.arange(len(records)), records.columns.get(data.id or ""), path)
 
     def _function(self, name: str, source: Source) -> Rows:

@@ -19,7 +19,7 @@ import pytest
 import torch
 from PIL import Image
 
-from forsaken.data.readers import read_records
+from forsaken.data.readers import read_records, read_table
 from forsaken.data.records import Records
 from forsaken.errors import DataError, DataNotFoundError, EmptyError, ForsakenError, InputError, SettingsError
 
@@ -417,3 +417,20 @@ def test_a_label_column_in_capitals_is_no_feature(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="column 'Label', expected 'label'"):
         read_records(path)
     assert read_records(path, label="Label").labels.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "reader"), [("rows.csv", "pyarrow.csv.read_csv"), ("rows.parquet", "pyarrow.parquet.ParquetFile")]
+)
+def test_a_file_that_may_not_be_read_is_not_called_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, reader: str
+) -> None:
+    path = tmp_path / name
+    path.write_text("a,label\n1,0\n", encoding="utf-8")
+
+    def closed(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(reader, closed)
+    with pytest.raises(DataError, match=r"cannot be read \(Permission denied\); check who may read it"):
+        read_table(path)

@@ -15,7 +15,7 @@ from PIL import Image
 from forsaken.data.records import Records
 from forsaken.data.samples import Samples
 from forsaken.errors import DataError, DataNotFoundError, EmptyError, ForsakenError, InputError, SettingsError
-from forsaken.jobs.code import user_code
+from forsaken.jobs.code import call, user_code
 from forsaken.jobs.configuration import read_job
 from forsaken.jobs.rows import Reader, Rows, comparable
 
@@ -322,3 +322,19 @@ def test_what_can_be_compared() -> None:
     assert not comparable(small, texts)
     assert not comparable(small, samples)
     assert not comparable(samples, large.samples())
+
+
+def test_a_misspelt_id_is_not_called_a_feature(folder: Path) -> None:
+    (folder / "train.csv").write_text("patient,age,label\np1,3,0\np2,4,1\n", encoding="utf-8")
+    with pytest.raises(DataError, match="has no column 'person', which the job file names"):
+        reader(folder, train="train.csv", id="person").given("train")
+
+
+def test_what_we_say_of_returned_inputs_is_shown_and_a_library_s_words_are_not() -> None:
+    with pytest.raises(SettingsError, match="prepare returned what cannot be used: forget is of type NoneType"):
+        call(Samples.read, "prepare", None, "forget", secret=True)
+    with pytest.raises(SettingsError, match="NaN"):
+        call(Samples.read, "prepare", np.array([[1.0], [np.nan]]), "forget", secret=True)
+    with pytest.raises(SettingsError) as caught:
+        call(Samples.read, "prepare", [[1.0], [1.0, "Mrs Smith"]], "forget", secret=True)
+    assert "Mrs Smith" not in str(caught.value)
