@@ -36,7 +36,7 @@ GRIDS: dict[str, dict[str, tuple[Any, ...]]] = {
     "scrub": {"learning_rate": (*_RATES, 10.0)},
     # of the largest ratio that any weight can have, 1 / (D's share of the training data)
     "ssd": {
-        "alpha": (0.1, 0.3, 0.5, 0.6, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995),
+        "alpha": (0.1, 0.3, 0.5, 0.6, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9995),
         "damping": (0.5, 1.0, 2.0, 5.0, 10.0, 20.0),
     },
     "bad-teacher": {"learning_rate": (1e-5, 3e-5, 1e-4, *_RATES)},
