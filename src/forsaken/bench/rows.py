@@ -129,7 +129,8 @@ _REUTERS: dict[str, dict[str, Any]] = {
     "ct-all": {"learning_rate": 0.003},
 }
 TUNED: dict[str, dict[str, dict[str, Any]]] = {
-    "reuters": _REUTERS,
+    # Chosen by a longer grid than `_REUTERS`, which other tasks were measured by.
+    "reuters": _REUTERS | {"ssd": {"alpha": 0.9995, "damping": 10.0}},
     "digits": {
         "gradient-ascent": {"learning_rate": 0.03, "epochs": 50},
         "smu": {"learning_rate": 0.03},
