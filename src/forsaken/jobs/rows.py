@@ -150,15 +150,13 @@ class Reader:
         try:
             records = from_table(table, str(path), label=label, size=data.size, columns=beside, progress=self.progress)
         except DataError as error:
-            if gone := [
-                each for each in named if each not in table.column_names
-            ]:  # misspelt, it is taken for a feature
-                found = ", ".join(table.column_names)
-                problem = (
-                    f"{name}: {path} has no column {gone[0]!r}, which the job file names (found: {found}); {error}"
-                )
-                raise DataError(problem) from error
-            raise
+            gone = [each for each in named if each not in beside]
+            if not gone:
+                raise
+            # The column that was meant is then taken for a feature.
+            found = ", ".join(table.column_names)
+            problem = f"{name}: {path} has no column {gone[0]!r}, which the job file names (found: {found}); {error}"
+            raise DataError(problem) from error
         return Rows(name, records, name, np.arange(len(records)), records.columns.get(data.id or ""), path)
 
     def _function(self, name: str, source: Source) -> Rows:
